@@ -16,7 +16,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.hardware import Hardware, use_one_thread
 from scaling_algebra.verify.studies.data import Data, load
 from scaling_algebra.verify.studies.models import Model
 from scaling_algebra.verify.studies.training import How, trained
@@ -83,7 +83,7 @@ def slope(rows: list[dict[str, Any]], what: str) -> tuple[float, float]:
 
 def main() -> None:
     """Measures, keeps the rows, and prints the exponents."""
-    with spare_threads():
+    with use_one_thread():
         rows = measured()
     (FOLDER / "alignment.json").write_text(
         json.dumps({"torch": torch.__version__, "rows": rows}) + "\n", encoding="utf-8"

@@ -107,7 +107,7 @@ def performed(draw: int) -> dict[str, Any]:
                 {"regime": place, "optimizer": optimizer, "parameterization": rule, "sizes": list(one.sizes)}
                 | {"seeds": list(one.seeds), "counts": dict(counts), "failed_gates": gates, "rows": rows}
             )
-    here = {k: hardware.described()[k] for k in ("machine", "torch", "device") if k in hardware.described()}
+    here = {k: hardware.describe()[k] for k in ("machine", "torch", "device") if k in hardware.describe()}
     return {"draw": draw, "setting": chosen, "runs": runs, "wall_seconds": time.perf_counter() - began, **here}
 
 

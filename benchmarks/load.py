@@ -26,7 +26,7 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
 from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
 from scaling_algebra.verify.measuring.pool import Here
-from scaling_algebra.verify.measuring.runs import described, train_cell
+from scaling_algebra.verify.measuring.runs import describe_hardware, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
@@ -75,7 +75,7 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         for cell in cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
             kept.save(setup.run, setup.name(cell), synthetic(setup, record, cell, powers))
-        kept.describe(setup.run, described(hardware, setup))
+        kept.describe(setup.run, describe_hardware(hardware, setup))
 
 
 def plan(folder: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.hardware import Hardware, use_one_thread
 from scaling_algebra.verify.studies.data import Data, load
 from scaling_algebra.verify.studies.models import Model, Numbers, tuned
 from scaling_algebra.verify.studies.training import How, trained
@@ -81,7 +81,7 @@ def train(kind: str, n: int, log2: float, rates: Rates, steps: int) -> dict[str,
     numbers, losses, updates = tuned(planned()[kind, n], factors), [], []
     for seed in range(2 if looks else PLAN["seeds"]):
         watch = UpdateSizes() if looks else None
-        with spare_threads():
+        with use_one_thread():
             losses.append(round(trained(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
         updates += [{"seed": seed, **row} for row in watch.rows] if watch else []
     row = {"kind": kind, "N": n, "log2_lr": log2, "rates": dict(rates), "steps": steps, "losses": losses}

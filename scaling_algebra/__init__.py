@@ -34,9 +34,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name], __name__), name)
     if isinstance(value, FunctionType):
-        from .arguments import checked
+        from .arguments import check_arguments
 
-        value = checked(value)
+        value = check_arguments(value)
     globals()[name] = value
     return value
 

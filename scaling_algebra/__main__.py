@@ -1,4 +1,5 @@
-"""Entry point of ``scalecalc`` and ``python -m scaling_algebra``: from the start, a signal ends it with one line."""
+"""Entry point of ``scalecalc`` and ``python -m scaling_algebra``. An early signal ends it with one line, no
+traceback."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ def run() -> None:
         import signal
 
         from .supervision import find_foreign_code, supervise
-        from .waiting import end_now, heard
+        from .waiting import end_now, find_stop_handlers
 
-        for s in heard():
+        for s in find_stop_handlers():
             signal.signal(s, end_now)
     except KeyboardInterrupt:  # before there is a handler
         sys.stderr.write("scalecalc: interrupted\n")

@@ -15,19 +15,22 @@ from functools import cache, wraps
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from .errors import UsageError, shown
+from .errors import UsageError, quote_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
+def parse_pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
     """Parses texts ``NAME=VALUE`` into a dict.
 
     Args:
         what: the option or argument that the texts belong to, for the message.
         texts: the texts.
         example: a correct text, for the message.
+
+    Returns:
+        The value of each name, without surrounding blanks.
 
     Raises:
         UsageError: a name has no value, or occurs twice.
@@ -41,7 +44,7 @@ def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
     return values
 
 
-ONE = threading.RLock()
+ENGINE_LOCK = threading.RLock()
 """Lock of the engine: its caches, and z3, support one thread only."""
 _WORDS: dict[Any, str] = {
     str: "a text",
@@ -53,13 +56,13 @@ _WORDS: dict[Any, str] = {
 }
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Wraps a function so that an argument that does not match its annotation raises UsageError.
 
-    Calls run one at a time; other threads wait.
+    Calls of wrapped functions run one at a time; other threads wait.
 
     Examples:
-        >>> @checked
+        >>> @check_arguments
         ... def twice(x: int) -> int:
         ...     return 2 * x
         >>> twice(2), twice(None)
@@ -84,13 +87,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 each = [(name, value, _hints(function, name)[name])]
             for label, given, hint in each:
                 if not _fits(given, hint):
-                    raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_describe(hint)}")
+                    raise UsageError(
+                        f"{function.__qualname__}: {label} is {quote_value(given)}; give {_describe(hint)}"
+                    )
         try:
-            with ONE:
+            with ENGINE_LOCK:
                 return function(*arguments, **named)
         except RecursionError:
             raise UsageError(
-                f"{function.__qualname__}: the network is too deep; give layers that are alike one letter"
+                f"{function.__qualname__}: the network is too deep; write equal layers once, with an index of axis L"
             ) from None
 
     return call
@@ -98,9 +103,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _hints(function: Any, name: str) -> Mapping[str, Any]:
-    """Returns the annotation of one argument by its name.
+    """Resolves the annotation of one argument.
 
-    For keyword arguments described by a TypedDict it returns the annotation of each key.
+    Returns:
+        ``{name: annotation}``. For keyword arguments described by a TypedDict, the annotation of each of its keys.
     """
     try:
         text = {name: function.__annotations__.get(name, Any)}

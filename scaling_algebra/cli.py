@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, describe_error, missing, shorten, shown
-from .files import reason
-from .waiting import GARBAGE, interruptible, now, show_progress
+from .errors import Unsatisfiable, UsageError, describe_error, missing_package, quote_value, shorten
+from .files import describe_cause
+from .waiting import GARBAGE, current_work, interruptible, show_progress
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
@@ -51,7 +51,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
 
 BESIDE = {"plan": " (beside it here: recipe --model, check-model)"}
-"""Commands that cover part of what a Python function does."""
+"""The hint for a Python function that is no command: the commands that do part of it."""
 
 NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "failed to map segment")
 """Messages of z3, torch and the dynamic loader if memory is exhausted."""
@@ -142,34 +142,34 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except UsageError as error:
         return _fail(str(error), error.code)
     except Unsatisfiable as error:
-        from .commands.derive import missing as not_found
+        from .commands.derive import report_missing as not_found
         from .solver.demands import NotFound  # already imported, since it was raised
 
         code = 3 if getattr(error, "undecided", False) else 1
         return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), code)
     except (click.Abort, KeyboardInterrupt) as stop:
-        doing = str(stop) or now()
+        doing = str(stop) or current_work()
         return _fail(f"interrupted{' while ' + doing if doing else ''}", 130)
     except BrokenPipeError:
-        return _unread(0)
+        return _discard_output(0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("scaling_algebra"):
-            return _internal(error)
+            return _report_fault(error)
         verb = next(iter(arguments), "scalecalc")
-        return _fail(str(missing(verb, str(error.name), "verify")), 2)
+        return _fail(str(missing_package(verb, str(error.name), "verify")), 2)
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
-        return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)
+        return _fail(f"the system refused{where}: {describe_cause(error)}; make room, or choose another place", 2)
     except SystemExit as stop:  # raised by foreign code
-        return _fail(f"code that was called ended the program, with {shown(stop.code)}; it must return", 2)
+        return _fail(f"foreign code ended the program with exit code {quote_value(stop.code)}; it must return", 2)
     except RecursionError:
-        return _fail("the network is too deep to be evaluated; give layers that are alike one letter, with axis L", 2)
+        return _fail("the network is too deep; write equal layers once, with an index of axis L", 2)
     except Exception as error:
         memory = isinstance(error, MemoryError) or any(x in describe_error(error).lower() for x in NO_MEMORY)
-        return _fail(TOO_LITTLE, 2) if memory else _internal(error)
+        return _fail(TOO_LITTLE, 2) if memory else _report_fault(error)
 
 
-def _internal(error: Exception) -> int:
+def _report_fault(error: Exception) -> int:
     """Reports a fault of this program in one line, with a traceback if SCALECALC_DEBUG is 1."""
     if os.environ.get("SCALECALC_DEBUG") == "1":
         _quietly(lambda: traceback.print_exception(error), 70)
@@ -183,14 +183,14 @@ def _fail(message: str, code: int) -> int:
 
 
 def _quietly(say: Callable[[], Any], code: int) -> int:
-    """Calls ``say`` and returns the exit code, even if the output is closed."""
+    """Calls ``say`` and returns ``code``, even if the output is closed."""
     with suppress(OSError, ValueError):
         say()
     return code
 
 
-def _unread(code: int) -> int:
-    """Redirects output whose pipe was closed, so that the final flush succeeds, and returns the exit code."""
+def _discard_output(code: int) -> int:
+    """Redirects output whose reader has gone, so that the final flush succeeds, and returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

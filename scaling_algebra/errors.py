@@ -37,7 +37,7 @@ class Inconclusive(UsageError):
 
 
 class Unsatisfiable(Exception):
-    """Nothing meets the demands. The command line prints the message as one line and exits with code 1."""
+    """No solution meets the demands. The command line prints the message as one line and exits with code 1."""
 
 
 def shorten(message: str) -> str:
@@ -46,18 +46,18 @@ def shorten(message: str) -> str:
     return _cut(" ".join(words), MESSAGE)
 
 
-def amount(count: int, what: str) -> str:
+def count_noun(count: int, what: str) -> str:
     """Writes a number with its noun in singular or plural.
 
     Examples:
-        >>> amount(1, "update"), amount(0, "update")
+        >>> count_noun(1, "update"), count_noun(0, "update")
         ('1 update', '0 updates')
     """
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def shown(value: object) -> str:
-    """Quotes any value for a message, shortened."""
+def quote_value(value: object) -> str:
+    """Returns the ``repr`` of any value for a message, shortened; it never fails."""
     try:
         return _cut(repr(value), QUOTED)
     except Exception:  # an integer of thousands of digits, or a foreign object
@@ -65,7 +65,7 @@ def shown(value: object) -> str:
 
 
 @contextmanager
-def unending() -> Iterator[None]:
+def forbid_exit() -> Iterator[None]:
     """Makes ``os._exit`` raise SystemExit in foreign code.
 
     Otherwise it would end this program as if it had succeeded. Child processes can still end.
@@ -86,19 +86,22 @@ def unending() -> Iterator[None]:
 
 
 @contextmanager
-def foreign(where: str | Callable[[], str], instead: str = "") -> Iterator[None]:
-    """Runs foreign code; what it prints goes to stderr, so that stdout has the answer alone.
+def guard_foreign_code(where: str | Callable[[], str], instead: str = "") -> Iterator[None]:
+    """Runs code of a user or a library inside a context, and reports any failure of it as a UsageError.
+
+    What the code prints goes to stderr, so that stdout has the answer alone.
 
     Args:
         where: beginning of the message, or a function that returns it when it is needed.
         instead: end of the message: what to do.
 
     Raises:
-        UsageError: the code raises an exception other than this and Ctrl-C, ends the program, or closes a standard
-            stream.
+        UsageError: the code raises an exception other than UsageError and KeyboardInterrupt, ends the program, or
+            closes a
+            standard stream.
     """
     try:
-        with unending(), redirect_stdout(sys.stderr):
+        with forbid_exit(), redirect_stdout(sys.stderr):
             yield
         if _reopen_streams():
             raise ValueError("it closed standard output")
@@ -130,16 +133,27 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 
-def missing(what: str, module: str, extra: str) -> UsageError:
-    """Makes the error for a missing package that an optional part of this one installs."""
+def missing_package(what: str, module: str, extra: str) -> UsageError:
+    """Returns the error for a package that is not installed, with the command that installs it.
+
+    Args:
+        what: the command or function that needs it.
+        module: the name of the package.
+        extra: the optional dependencies of scalecalc that contain it.
+    """
     how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
 def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
-    """Makes the error for unknown names.
+    """Returns the error for unknown names, with the nearest known ones.
 
     Example: ``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``.
+
+    Args:
+        kind: what the names are names of.
+        name: one unknown name or several.
+        choices: the known names.
     """
     names, wrong = list(dict.fromkeys(islice(choices, NEARBY))), [name] if isinstance(name, str) else list(name)
     lowered = {n.lower(): n for n in names}
@@ -164,7 +178,7 @@ def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> No
         raise unknown_name(kind, wrong, choices)
 
 
-def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
+def find_entry(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     """Looks up the entry of a registry by its name, ignoring case.
 
     Raises:
@@ -173,4 +187,4 @@ def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     for key, entry in registry.items():
         if isinstance(name, str) and name.lower() == key.lower():
             return entry
-    raise unknown_name(kind, name if isinstance(name, str) else shown(name), registry)
+    raise unknown_name(kind, name if isinstance(name, str) else quote_value(name), registry)

@@ -1,4 +1,4 @@
-"""Reads and writes files: whole or not at all, in UTF-8, with one line for every error.
+"""Reads and writes files: UTF-8, written completely or not at all, and every error is one line.
 
 A file is written to a temporary name in its folder, flushed to the disk and renamed. So a full disk, a kill or a second
 process leaves either the old file or the new one.
@@ -19,7 +19,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError, foreign
+from .errors import UsageError, guard_foreign_code
 
 MOST = 2**24
 """Maximum number of bytes of a text that is read."""
@@ -28,7 +28,7 @@ DOTS = 64
 """Maximum number of dots in a TOML key; each is a nested table."""
 
 HUGGING_FACE = "hf:"
-"""Prefix of the name of a configuration that stands for a model."""
+"""Prefix of a model argument that names a Hugging Face configuration: ``hf:CONFIG.json``."""
 
 
 def read_text(path: Path, instead: str, most: int = MOST) -> str:
@@ -44,7 +44,7 @@ def read_text(path: Path, instead: str, most: int = MOST) -> str:
     """
     with _one_line(f"read {path}", instead):
         if _special(path):
-            raise ValueError("it is a pipe or a device, no regular file")
+            raise ValueError("it is a pipe or a device, not a regular file")
         with open(path, "rb") as file:
             content = file.read(most + 1)
     if len(content) > most:
@@ -56,27 +56,32 @@ def read_text(path: Path, instead: str, most: int = MOST) -> str:
         raise UsageError(f"{path}: this is not text in UTF-8; {instead}") from None
 
 
-def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
-    """Parses TOML of a user.
+def parse_toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
+    """Parses TOML written by a user.
 
     Args:
         text: the TOML.
         number: converts a number with a decimal point; by default to a float.
 
     Raises:
-        UsageError: the text is no TOML, is nested too deeply, or has an integer of thousands of digits.
+        UsageError: the text is not TOML, is nested too deeply, or has an integer of thousands of digits.
     """
     keys = (part for line in text.splitlines() for part in line.split("=")[:-1] or [line])
     if any(part.count(".") > DOTS for part in keys):
-        raise UsageError(f"this is not TOML of ours: a key with more than {DOTS} dots")
+        raise UsageError(f"this TOML has a key with more than {DOTS} dots; use fewer")
     try:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"this is not TOML: {error}") from None
 
 
-def shipped(package: str, name: str) -> dict[str, Any]:
-    """Loads a TOML file of this package."""
+def load_shipped_toml(package: str, name: str) -> dict[str, Any]:
+    """Loads a TOML file that is installed with a package.
+
+    Args:
+        package: the dotted name of the package.
+        name: the file name.
+    """
     return tomllib.loads((resources(package) / name).read_text("utf-8"))
 
 
@@ -91,7 +96,7 @@ def check_python_file(where: str) -> None:
             raise UsageError(f"no file {where}; give a file of Python as FILE.py:NAME")
 
 
-def python_module(where: str) -> Any:
+def import_python(where: str) -> Any:
     """Imports a Python file, or an installed module by name; this runs its code.
 
     Raises:
@@ -102,7 +107,7 @@ def python_module(where: str) -> Any:
     folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:
-        with foreign(where, "; it must run by itself"):
+        with guard_foreign_code(where, "; it must run by itself"):
             spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
             if spec is None:
                 return importlib.import_module(where)
@@ -113,8 +118,8 @@ def python_module(where: str) -> Any:
         sys.path.remove(folder)
 
 
-def write(path: Path, content: bytes | str, instead: str = "choose another file") -> None:
-    """Writes a file whole or not at all; text in UTF-8 with plain line ends.
+def write_file(path: Path, content: bytes | str, instead: str = "choose another file") -> None:
+    """Writes a file completely or not at all; text in UTF-8 with plain line ends.
 
     A link is replaced, not followed. A pipe or a device is written into.
 
@@ -144,8 +149,8 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
             raise
 
 
-def behind(path: Path) -> Path:
-    """Resolves a link; any other path is returned as it is.
+def resolve_link(path: Path) -> Path:
+    """Returns the target of a symbolic link, and any other path unchanged.
 
     Raises:
         UsageError: the link is circular.
@@ -156,11 +161,15 @@ def behind(path: Path) -> Path:
         raise UsageError(f"cannot use {path}: it is a link that goes in a circle; choose another name") from None
 
 
-def check(path: Path, instead: str = "choose another file") -> None:
-    """Checks that a file could be written, without leaving anything behind.
+def check_writable(path: Path, instead: str = "choose another file") -> None:
+    """Checks that a file can be written, without creating or changing it.
+
+    Args:
+        path: the file; it need not exist.
+        instead: what to do otherwise; the end of the message.
 
     Raises:
-        UsageError: it could not.
+        UsageError: it cannot be written.
     """
     with _one_line(f"write {path}", instead):
         if _special(path):
@@ -186,20 +195,20 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
 
 
 def check_place(folder: Path, instead: str = "choose another folder") -> None:
-    """Checks that a folder could be created, or written into if it exists, without leaving anything behind.
+    """Checks that a folder can be created, or written into if it exists, without leaving anything behind.
 
     Raises:
-        UsageError: it could not.
+        UsageError: it cannot.
     """
     with _one_line(f"write into {folder}", instead):
         check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that files could be written into a folder.
+    """Checks that files can be written into an existing folder.
 
     Raises:
-        OSError: they could not.
+        OSError: they cannot.
     """
     part = _part(folder)
     part.touch(exist_ok=False)
@@ -237,17 +246,17 @@ def _part(folder: Path) -> Path:
 
 @contextmanager
 def _one_line(what: str, instead: str) -> Iterator[None]:
-    """Turns an error of the system into one line: what cannot be done, why, and what to do instead."""
+    """Turns an OSError or ValueError into ``cannot WHAT: CAUSE; INSTEAD``."""
     try:
         yield
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot {what}: {reason(error)}; {instead}") from None
+        raise UsageError(f"cannot {what}: {describe_cause(error)}; {instead}") from None
 
 
-def reason(error: Exception) -> str:
-    """Returns the system's reason for an error, in a few words."""
+def describe_cause(error: Exception) -> str:
+    """Returns the operating system's reason for an error, or else the error's own message."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

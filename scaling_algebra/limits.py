@@ -7,14 +7,14 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from .errors import UsageError, shown
+from .errors import UsageError, quote_value
 
 LONGEST = 20
 """Maximum number of characters of a number."""
 LARGEST = 10**6
 """Maximum numerator or denominator."""
 STEPS, SEEDS, RATES, WORKERS = 1_000, 10**6, 1_000, 1_000
-"""Maximum numbers of updates, of replicas at one size, of learning rates of a grid, and of processes at once."""
+"""Maximum numbers of updates, of replicas at one size, of learning rates of a grid, and of parallel processes."""
 LINE = 2_000
 """Maximum number of characters of a title or another text of one line."""
 SIZE = 10**9
@@ -26,16 +26,17 @@ _RATIONAL = re.compile(r"[+-]?(?:[0-9]+(?:/[0-9]+|\.[0-9]*)?|\.[0-9]+)(?:[eE][+-
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
-def rational(value: Any) -> Fraction:
+def parse_rational(value: Any) -> Fraction:
     """Parses an exact number: ``1``, ``"-1/2"``, ``"0.5"``, a Fraction.
 
     Raises:
         ValueError: the value is anything else, such as a float or a boolean; it has more than ``LONGEST`` characters or
-            digits that are not ASCII; or its numerator or denominator exceeds ``LARGEST``. The message is the end of a
-            sentence.
+            digits that are not ASCII; or its numerator or denominator exceeds ``LARGEST``. The message continues a
+            sentence
+            about the value, such as "the rate of N is x, not a rational number".
 
     Examples:
-        >>> rational("-1/2"), rational(3)
+        >>> parse_rational("-1/2"), parse_rational(3)
         (Fraction(-1, 2), Fraction(3, 1))
     """
     if isinstance(value, str):
@@ -52,11 +53,11 @@ def rational(value: Any) -> Fraction:
     except ZeroDivisionError:
         raise ValueError("not a rational number") from None
     if max(abs(number.numerator), number.denominator) > LARGEST:
-        raise ValueError(f"beyond what is exact here: numerator and denominator go up to {LARGEST}")
+        raise ValueError(f"too large: numerator and denominator may be at most {LARGEST}")
     return number
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Parses an integer in ASCII digits.
 
     Raises:
@@ -67,18 +68,18 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def update(text: str) -> int:
+def parse_update(text: str) -> int:
     """Parses a number of updates, as in ``h3@2``.
 
     Raises:
         ValueError: the text is no integer from 0 to ``STEPS``.
     """
-    if not 0 <= (number := whole(text)) <= STEPS:
+    if not 0 <= (number := parse_integer(text)) <= STEPS:
         raise ValueError(f"not a number from 0 to {STEPS}")
     return number
 
 
-def real(text: str) -> float:
+def parse_real(text: str) -> float:
     """Parses a finite number in ASCII digits.
 
     Raises:
@@ -89,11 +90,17 @@ def real(text: str) -> float:
     return number
 
 
-def line(label: str, text: str, most: int = LINE) -> str:
-    """Checks that a text is one printable line: no line break, no NUL, no mark that changes the direction of text.
+def check_line(label: str, text: str, most: int = LINE) -> str:
+    """Checks that a text is one printable line and returns it. Line breaks, NUL and marks of text direction are
+    refused.
+
+    Args:
+        label: what the text is, for the message.
+        text: the text.
+        most: maximum number of characters.
 
     Raises:
-        UsageError: it is not, or has more than ``most`` characters.
+        UsageError: the text is too long, or has a character that cannot be printed.
     """
     if len(text) > most:
         raise UsageError(f"{label} has {len(text)} characters; give at most {most}")
@@ -102,16 +109,16 @@ def line(label: str, text: str, most: int = LINE) -> str:
     return text
 
 
-def within(label: str, value: int, least: int, most: int) -> int:
-    """Checks that a value is an integer between two limits.
+def check_range(label: str, value: int, least: int, most: int) -> int:
+    """Checks that a value is an integer from ``least`` to ``most`` and returns it.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not; the message begins with ``label``.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{label} is {shown(value)}; give an integer")
+        raise UsageError(f"{label} is {quote_value(value)}; give an integer")
     if value < least:
-        raise UsageError(f"{label} is {shown(value)}; give {least} or more")
+        raise UsageError(f"{label} is {quote_value(value)}; give {least} or more")
     if value > most:
-        raise UsageError(f"{label} is {shown(value)}; give at most {most}")
+        raise UsageError(f"{label} is {quote_value(value)}; give at most {most}")
     return value

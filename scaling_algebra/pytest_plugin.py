@@ -23,7 +23,7 @@ def coordinate_check() -> Callable[..., Any]:
 
 
 def run_check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
-    """Runs a check, prints its report, and returns it if it agrees.
+    """Runs ``check_model``, prints its report, and returns it if the check agrees.
 
     Raises:
         pytest.fail.Exception: the check is refuted or inconclusive, or the model does not meet the requirements.
@@ -34,9 +34,9 @@ def run_check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> A
     failure, report = "", None
     try:
         if isinstance(build, str):
-            from scaling_algebra.verify.apply.loading import load
+            from scaling_algebra.verify.apply.loading import load_build
 
-            build, options = load(build, options)
+            build, options = load_build(build, options)
         report = check_model(build, *sizes, **options)
     except (UsageError, Infeasible) as error:
         failure = str(error)

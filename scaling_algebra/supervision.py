@@ -17,10 +17,11 @@ STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def find_foreign_code(arguments: Sequence[str]) -> str:
-    """Returns the argument that names foreign code, or an empty string.
+    """Returns the argument that names code of the user, or an empty string.
 
-    This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a file, which may step
-    with a class of its own. A false alarm for another argument with a colon costs only a fork.
+    This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a TOML file, which may
+    name
+    a class of its own. A false alarm for another argument with a colon costs only a fork.
     """
     steps = next(iter(arguments), "") == "verify"
     return next((x for x in arguments if ":" in x or (steps and x.endswith(".toml"))), "")

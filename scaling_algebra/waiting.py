@@ -1,4 +1,4 @@
-"""While a command works: signals that stop it, a progress line on the terminal, and rare garbage collections."""
+"""What surrounds a running command: signals that stop it, a progress line on the terminal, rare garbage collections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLLECTING, _THRESHOLDS = threading.Lock(), list[tuple[int, int, int]]()
 
 
 @contextmanager
-def rarely_collected() -> Iterator[None]:
+def collect_rarely() -> Iterator[None]:
     """Sets the thresholds ``GARBAGE``; the previous ones are restored when the last thread leaves."""
     with _COLLECTING:
         _THRESHOLDS.append(_THRESHOLDS[0] if _THRESHOLDS else gc.get_threshold())
@@ -38,50 +38,60 @@ def rarely_collected() -> Iterator[None]:
                 gc.set_threshold(*before)
 
 
-def at(text: str = "") -> None:
-    """Sets the description of the current work, such as ``deriving: 61 of 74 demands``; empty if there is none."""
+def describe_work(text: str = "") -> None:
+    """Sets the description of the current work, such as ``deriving: 61 of 74 demands``; empty for no work."""
     _NOW[0] = text
 
 
-def now() -> str:
-    """Returns the description of the current work; empty if there is none."""
+def current_work() -> str:
+    """Returns the description that ``describe_work`` set; empty for no work."""
     return _NOW[0]
 
 
-def each(doing: str, what: str, items: Sequence[Item]) -> Iterator[Item]:
-    """Iterates over items, and describes each as the current work: ``deriving: 61 of 74 demands``."""
-    before = said = now()
+def iterate_with_progress(doing: str, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Yields items one by one and describes each as the current work: ``deriving: 61 of 74 demands``.
+
+    Args:
+        doing: the activity, ``deriving``.
+        what: the plural of the items, ``demands``.
+        items: the items.
+    """
+    before = said = current_work()
     try:
         for k, x in enumerate(items, 1):
-            at(said := f"{doing}: {k} of {len(items)} {what}")
+            describe_work(said := f"{doing}: {k} of {len(items)} {what}")
             yield x
     finally:
-        if now() == said:  # a loop left by an error may be closed late
-            at(before)
+        if current_work() == said:  # a loop left by an error may be closed late
+            describe_work(before)
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
-    """Describes the work inside a context, unless that work sets a more detailed description."""
-    before = now()
-    at(text)
+def describe_work_inside(text: str) -> Iterator[None]:
+    """Sets a description of the work inside a context and restores the previous one after it."""
+    before = current_work()
+    describe_work(text)
     try:
         yield
     finally:
-        at(before)
+        describe_work(before)
 
 
 def end_now(number: int, frame: Any) -> None:
-    """Handles a signal by ending the program at once.
+    """Ends the program at once, as a signal handler.
 
-    It is used before a command works and after it, when there is nothing to clean up.
+    It is installed before a command works and after it, when there is nothing to clean up.
     """
     os.write(2, b"scalecalc: interrupted\n")
     os._exit(130)
 
 
-def heard() -> dict[Any, Any]:
-    """Returns the handlers of the signals that stop a program, unless these are ignored or handled elsewhere."""
+def find_stop_handlers() -> dict[Any, Any]:
+    """Returns the signals that stop a program with their handlers, except those that are ignored or handled by other
+    code.
+
+    Empty outside the main thread, where Python cannot set handlers.
+    """
     names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler, end_now)
     here = threading.current_thread() is threading.main_thread()
@@ -92,14 +102,14 @@ def heard() -> dict[Any, Any]:
 def interruptible() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP, which batch systems send before a kill, act as Ctrl-C, once.
 
-    The KeyboardInterrupt has the description of the work, because ``now`` is reset as soon as loops are left.
+    The KeyboardInterrupt has the description of the work, because ``current_work`` is reset as soon as loops are left.
     """
-    usual = heard()
+    usual = find_stop_handlers()
 
     def stop(number: int, frame: Any) -> None:
         for s in usual if number != signal.SIGINT else ():
             signal.signal(s, signal.SIG_IGN)
-        raise KeyboardInterrupt(now())
+        raise KeyboardInterrupt(current_work())
 
     for s in usual:
         signal.signal(s, stop)
@@ -112,14 +122,19 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def show_progress(verb: str, after: float = AFTER) -> Iterator[None]:
-    """Shows a progress line for a command on a terminal's stderr, and removes it before anything else is printed."""
+    """Shows a progress line on a terminal's stderr, and removes it before anything else is printed.
+
+    Args:
+        verb: the command.
+        after: seconds until the line is shown, and between its updates.
+    """
     terminal = sys.stderr
     if not terminal.isatty():
         yield
         return
     line = _Line(verb, terminal)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Behind(sys.stdout, line), _Behind(terminal, line)
+    sys.stdout, sys.stderr = _ClearingStream(sys.stdout, line), _ClearingStream(terminal, line)
     threading.Thread(target=line.keep, args=(after,), daemon=True).start()
     try:
         yield
@@ -137,7 +152,10 @@ class _Line:
 
     def keep(self, every: float) -> None:
         while not self.gone.wait(every):
-            self.show(f"{_CLEAR if self.shown else ''}scalecalc {self.verb}: {now() or 'at work'}; Ctrl-C stops", True)
+            self.show(
+                f"{_CLEAR if self.shown else ''}scalecalc {self.verb}: {current_work() or 'at work'}; Ctrl-C stops",
+                True,
+            )
 
     def show(self, text: str, stays: bool) -> None:
         with self.lock, suppress(OSError, ValueError):
@@ -153,8 +171,8 @@ class _Line:
             self.show(_CLEAR, False)
 
 
-class _Behind:
-    """A stream that removes the progress line before it writes."""
+class _ClearingStream:
+    """A standard stream that removes the progress line before it writes."""
 
     def __init__(self, stream: Any, line: _Line) -> None:
         self._stream, self._line = stream, line

@@ -1,7 +1,7 @@
-"""Measures every predicted exponent on real torch models; the only part of the project that imports torch.
+"""Measures predicted exponents on real torch models; the only part of the project that imports torch.
 
-``measure`` trains, ``judge`` compares, also what somebody else logged (``judging/logged.py``). Importing this package
-imports neither torch nor numpy; the first use does.
+``measure`` trains, ``judge`` compares; ``judge`` also reads what somebody else logged (``judging/logged.py``).
+Importing this package imports neither torch nor numpy; the first use does.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     if isfunction(value):
-        from scaling_algebra.arguments import checked
+        from scaling_algebra.arguments import check_arguments
 
-        value = checked(value)
+        value = check_arguments(value)
     globals()[name] = value
     return value

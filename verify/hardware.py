@@ -1,4 +1,4 @@
-"""The machine that measures: device, memory, threads and random streams. Knows nothing of what is trained."""
+"""The machine that trains: device, memory, threads and random streams. Independent of what is trained."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ import torch
 from scaling_algebra.errors import UsageError
 
 SHARED = "SCALECALC_SHARED"
-"""In the environment of a worker: how many workers share its device."""
+"""Environment variable of a worker process: how many workers share its device."""
 CHUNK = 2**28
-"""Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
+"""Memory (bytes) for the replicas that a CPU trains at once; with less, the overhead of calls dominates, with more,
+that of allocating memory."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device, and how much of its memory may be used.
+    """A device and a limit on its memory.
 
     Attributes:
-        device: of torch: ``cpu``, ``cuda`` or one of several, ``cuda:3``.
-        most: bytes that the replicas trained at once may take; None for the default.
+        device: name in torch: ``cpu``, ``cuda`` or one of several, ``cuda:3``.
+        most: maximum memory (bytes) for the replicas trained at once; None for the default.
     """
 
     device: str = "cpu"
@@ -36,10 +37,10 @@ class Hardware:
 
     @classmethod
     def of(cls, name: str = "auto", most: int | None = None) -> Hardware:
-        """The device called ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:3``.
+        """Returns the device called ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:3``.
 
         Raises:
-            UsageError: no such device here.
+            UsageError: this machine has no such device.
         """
         kind, _, index = name.partition(":")
         if kind not in ("auto", "cpu", "cuda") or (":" in name and (kind != "cuda" or not index.isdecimal())):
@@ -57,7 +58,7 @@ class Hardware:
 
     @property
     def room(self) -> int:
-        """Bytes for the replicas that are trained at once."""
+        """Memory (bytes) for the replicas trained at once."""
         free = CHUNK
         if self.device != "cpu":
             kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
@@ -66,20 +67,20 @@ class Hardware:
 
     @property
     def free(self) -> int | None:
-        """Bytes that are free now; None where the system does not tell."""
+        """Free memory (bytes); None if the system does not tell."""
         if self.device != "cpu":
             return int(torch.cuda.mem_get_info(self.device)[0])
-        return free_memory()
+        return get_free_memory()
 
-    def forget(self) -> None:
-        """Gives memory back that nothing uses."""
+    def release_memory(self) -> None:
+        """Releases memory that is no longer used."""
         gc.collect()
         if self.device != "cpu":
             torch.cuda.empty_cache()
 
     @property
     def peak_memory(self) -> int | None:
-        """Most bytes that were taken so far; None where the system does not tell."""
+        """Peak memory (bytes) so far; None if the system does not tell."""
         if self.device != "cpu":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:
@@ -88,29 +89,29 @@ class Hardware:
             return None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
-    def described(self) -> dict[str, Any]:
-        """Device, machine and versions, for reports."""
+    def describe(self) -> dict[str, Any]:
+        """Returns device, machine and versions, for reports."""
         return {
             "device": "cpu" if self.device == "cpu" else torch.cuda.get_device_name(self.device),
-            "machine": machine(),
+            "machine": describe_machine(),
             "torch": torch.__version__,
             "python": sys.version.split()[0],
         }
 
 
 NO_ROOM = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""What torch's errors say where there is no memory; an illegal memory access is none of them."""
+"""Texts in torch's errors when memory runs out; an illegal memory access has none of them."""
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Did the memory run out, of the machine or of its device?"""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the machine or its device ran out of memory."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(said in str(error) for said in NO_ROOM)
     )
 
 
-def free_memory() -> int | None:
-    """Bytes of main memory that are free now, in this process's group too; None where the system does not tell."""
+def get_free_memory() -> int | None:
+    """Returns the free main memory in bytes, also within this process's cgroup; None if the system does not tell."""
     limits = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -122,8 +123,8 @@ def free_memory() -> int | None:
     return min(limits, default=None)
 
 
-def machine() -> str:
-    """The name of the CPU, where the system tells it, and its number of cores."""
+def describe_machine() -> str:
+    """Returns the name of the CPU, if the system tells it, and the number of cores."""
     name = platform.processor() or platform.machine()
     with suppress(OSError):
         for line in reversed(Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()):
@@ -133,9 +134,9 @@ def machine() -> str:
 
 
 @contextmanager
-def spare_threads() -> Iterator[None]:
-    """One thread for torch, on any machine: sums over entries keep their order, so that a cell gives the same bytes
-    wherever it is done. What has many cores is filled by many workers."""
+def use_one_thread() -> Iterator[None]:
+    """Restricts torch to one thread inside the block, so that sums have a fixed order and results are the same bytes
+    on any machine. Several cores are used by several workers."""
     usual = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -144,6 +145,6 @@ def spare_threads() -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def generators(seeds: Iterable[int], device: str) -> list[torch.Generator]:
-    """A random stream for each seed."""
+def seed_generators(seeds: Iterable[int], device: str) -> list[torch.Generator]:
+    """Returns a random generator for each seed."""
     return [torch.Generator(device).manual_seed(seed) for seed in seeds]

@@ -26,14 +26,14 @@ from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Demand, Structure, interventions
-from scaling_algebra.spec.networks.indices import aggregations, may_grow
+from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
+from scaling_algebra.spec.networks.indices import aggregations, list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Scaling
 
-from .covering import Face, Piece, covering
+from .covering import Face, Piece, cover_rays
 
 NUMBERS = ("M",)
 """Axes that count experts. If they grow, gates average out; then they grow on all rays of a cone."""
@@ -99,10 +99,11 @@ class Theorem:
 
     @cached_property
     def decision(self) -> Decision:
+        """The answer, which is computed on first access."""
         return self.decide()
 
 
-def faces(whole: Face) -> list[Face]:
+def list_faces(whole: Face) -> list[Face]:
     """Divides all rays of a network by the numbers of experts that are fixed, for which gates do not average out.
 
     The rays on which a token is routed to few of the experts form another face, except for parameterizations with
@@ -113,19 +114,19 @@ def faces(whole: Face) -> list[Face]:
     return [*parts, replace(whole, routed=True)] if aggregations(whole.network) and not whole.rule.structural else parts
 
 
-def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
+def list_claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
     """Returns every claim about a network, a parameterization and an optimizer, by name.
 
     Args:
         whole: all rays of the network.
         wanted: names of claims; faces without any of them are omitted. By default all claims are returned.
     """
-    by_end = {_suffix(face): face for face in faces(whole)}
+    by_end = {_name_suffix(face): face for face in list_faces(whole)}
     ends = {max(filter(name.endswith, by_end), key=len) for name in wanted} if wanted else by_end
-    return {x.name: x for end, face in by_end.items() if end in ends for x in _on(face)}
+    return {x.name: x for end, face in by_end.items() if end in ends for x in _state_theorems(face)}
 
 
-def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
+def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
     """Decides whether a formula meets every demand on the cone spanned by rays."""
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
@@ -134,7 +135,7 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
     return Decision("undecided" if why.undecided else "refuted", why=why.reason)
 
 
-def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
+def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
     """Decides whether no parameters in a region meet the demands.
 
     With an epsilon the proof also uses mu-3, by which training is gradient descent.
@@ -150,14 +151,14 @@ def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Lin
         reason = "upper bounds for all rays do not count layers"
     if reason:
         return Decision("undecided", why=reason)
-    decision = nowhere(face.network, face.rule, structure, where, atoms)
+    decision = decide_nowhere(face.network, face.rule, structure, where, atoms)
     return replace(decision, core=(*decision.core, EPSILON)) if decision.core and face.optimizer.epsilon else decision
 
 
-def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
-    """Returns constraints of which at least one is met by all parameters that differ from a formula.
+def exclude_formula(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
+    """Returns constraints of which all parameters that differ from a formula meet at least one.
 
-    With an epsilon, learning rates stand for learning rate over epsilon.
+    With an epsilon, the constraints on learning rates are about learning rate over epsilon.
     """
     plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
@@ -166,22 +167,22 @@ def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
     return tuple(Linear.of({x: 1, **power}, "!=") for x, power in powers.items())
 
 
-def covered(face: Face, parts: Sequence[Sides]) -> Decision:
-    """Decides whether every ray lies in one of some cones."""
+def decide_cover(face: Face, parts: Sequence[Sides]) -> Decision:
+    """Decides whether the union of some cones contains every ray."""
     name = "in none of the cones"
     outside = [
         Clause(name, tuple(side.complement for side in x), f"not in the cone {', '.join(map(str, x)) or 'of all rays'}")
         for x in parts
     ]
     axes = open_axes(face.network)
-    system = [*(Clause(RAYS, (x,), "") for x in directions(axes, face.fixed)), *outside]
+    system = [*(Clause(RAYS, (x,), "") for x in constrain_directions(axes, face.fixed)), *outside]
     model = ClauseSolver(system).model()
     if model is None:
         return Decision("proved", clauses=tuple(system))
     return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
 
 
-def nowhere(
+def decide_nowhere(
     network: Network,
     parameterization: Parameterization,
     structure: Structure,
@@ -196,14 +197,14 @@ def nowhere(
         parameterization: the parameterization.
         structure: its interventions.
         where: the region.
-        apart: constraints of which the parameters must meet at least one, because they are not those of a formula.
+        apart: constraints of which the parameters must meet at least one, so that they are not those of a formula.
         demands: the demands; by default all of the parameterization.
     """
-    demands = parameterization.demanded(network, structure) if demands is None else demands
-    axes = list(may_grow(network))
+    demands = parameterization.list_demands(network, structure) if demands is None else demands
+    axes = list(list_growing_axes(network))
     names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
-    rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]
+    rays = [*((x,) for x in (*constrain_directions(axes, where.fixed), *where.sides)), *left_out]
     system = [Clause(RAYS, atoms, str(where)) for atoms in rays]
     system += [Clause(APART, tuple(apart), "not the formula")] if apart else []
     system += [c for c in _clauses(network, parameterization, structure, where.fixed) if c.label in names]
@@ -235,7 +236,7 @@ def nowhere(
     return Decision("proved", tuple(x for x in core if x not in (RAYS, APART)), needed)
 
 
-def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]:
+def constrain_directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]:
     """Returns constraints for the rays on which all but the fixed axes may grow, one ray for each direction.
 
     The first rate is 1, the others are not negative, and numbers of experts that are not fixed grow.
@@ -257,46 +258,47 @@ def _clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
     """Returns the clauses of all demands."""
-    demands = parameterization.demanded(network, structure)
+    demands = parameterization.list_demands(network, structure)
     facts = AllRays(network, demands, structure, fixed)
     return tuple(clause for demand in demands for clause in facts.of(demand))
 
 
-def _on(face: Face) -> Iterator[Theorem]:
+def _state_theorems(face: Face) -> Iterator[Theorem]:
     """Yields the theorems about a face.
 
     On each piece with a formula, it exists and is unique; elsewhere there is none; and the pieces cover all rays.
     """
-    title, suffix, parts = face.rule.title, _suffix(face), covering(face)
+    title, suffix, parts = face.rule.title, _name_suffix(face), cover_rays(face)
     solved = tuple(p for p in parts if p.scaling is not None)
     for p in solved:
         assert p.scaling is not None
         what = f"{title} with {p.structure}" if face.rule.structural else title
         where = Region(p.cone.sides, face.fixed)
         theorem = partial(Theorem, where=where, routed=face.routed, scaling=p.scaling)
-        exists = partial(holds, face, p.scaling, p.structure, p.cone.rays)
+        exists = partial(decide_exists, face, p.scaling, p.structure, p.cone.rays)
         yield theorem(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if not face.routed:  # clauses are for K = M
-            unique = partial(none_in, face, p.structure, where, apart(face, p.scaling))
+            unique = partial(decide_none, face, p.structure, where, exclude_formula(face, p.scaling))
             yield theorem(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
     if face.routed:
         return
     elsewhere = Region((), face.fixed, solved)
     if face.rule.structural:
-        for s in interventions(face.network, face.base):
-            none = partial(none_in, face, s, elsewhere)
+        for s in enumerate_structures(face.network, face.base):
+            none = partial(decide_none, face, s, elsewhere)
             yield Theorem(f"none: {s}{suffix}", f"no {title} with {s}", elsewhere, none)
         return
     left = [p for p in parts if p.scaling is None]
     if len(left) > 1:
-        yield Theorem(f"none{suffix}", f"no {title}", elsewhere, partial(none_in, face, face.base, elsewhere))
+        yield Theorem(f"none{suffix}", f"no {title}", elsewhere, partial(decide_none, face, face.base, elsewhere))
         return
     for p in left:
         where = Region(p.cone.sides, face.fixed)
-        yield Theorem(f"{p.name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
-    decide = partial(covered, face, [p.cone.sides for p in parts])
+        yield Theorem(f"{p.name} none{suffix}", f"no {title}", where, partial(decide_none, face, face.base, where))
+    decide = partial(decide_cover, face, [p.cone.sides for p in parts])
     yield Theorem(f"cover{suffix}", "every ray is in one of these cones", Region((), face.fixed), decide)
 
 
-def _suffix(face: Face) -> str:
+def _name_suffix(face: Face) -> str:
+    """Returns the end of the names of a face's theorems: ``, M fixed`` or ``, K < M``."""
     return "".join(f", {axis} fixed" for axis in sorted(face.fixed)) + (", K < M" if face.routed else "")

@@ -21,7 +21,7 @@ from scaling_algebra.solver.demands import Failure, Infeasible
 from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import Solution, solve
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Parameterization
@@ -73,12 +73,13 @@ class Face:
         return self.rule.base_structure(self.network)
 
     def ray(self, rates: Sequence[int | Fraction]) -> Ray:
+        """Returns the ray with these rates of the axes that may grow."""
         return ray_along(self.axes, rates, self.fixed)
 
     @property
     def steps(self) -> tuple[int, int]:
         """Number of updates up to which O(1) is required, and by which Theta(1) must have been reached."""
-        last = horizon(self.network, self.base)
+        last = last_step(self.network, self.base)
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
@@ -114,21 +115,21 @@ class Face:
 
 
 @lru_cache(maxsize=32)
-def covering(face: Face) -> tuple[Piece, ...]:
+def cover_rays(face: Face) -> tuple[Piece, ...]:
     """Returns the cones of all formulas that are found, and the remaining parts that have an interior.
 
     For parameterizations with interventions, pieces of walls with a formula of their own follow.
     """
-    pieces, empty = fan(Cone(face.axes), partial(_around, face))
+    pieces, empty = fan(Cone(face.axes), partial(_solve_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]
     parts = [x.without_redundant_sides() for x in empty]
     left = [Piece(Cone(x.axes, tuple(side.strict for side in x.sides))) for x in parts]
     return _name_pieces([*solved, *left], "A") + (
-        _name_pieces(_on_walls(face, solved), "a") if face.rule.structural else ()
+        _name_pieces(_find_wall_pieces(face, solved), "a") if face.rule.structural else ()
     )
 
 
-def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
+def _solve_around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
     """Solves a ray and returns the cone on which its formula is expected, with the solution.
 
     Returns:
@@ -145,12 +146,12 @@ def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
     return Cone(cone.axes, tuple(facing)), solution
 
 
-def _on_walls(face: Face, solved: Sequence[Piece]) -> list[Piece]:
+def _find_wall_pieces(face: Face, solved: Sequence[Piece]) -> list[Piece]:
     """Returns the pieces of the walls of muP on which a formula is found although no cone covers them.
 
     New formulas can occur on walls because sizes are equal there.
     """
-    plain = covering(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
+    plain = cover_rays(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
     walls = list(dict.fromkeys(side.wall_of for piece in plain for side in piece.cone.sides))
     pieces = []
     for wall in walls:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import log
 
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class MapFamily:
 
 
 @cache
-def families() -> tuple[MapFamily, ...]:
+def load_families() -> tuple[MapFamily, ...]:
     """Loads all families from the data file."""
-    data = shipped(__package__, "families.toml")
+    data = load_shipped_toml(__package__, "families.toml")
     entries = []
     for entry in data["family"]:
         first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])

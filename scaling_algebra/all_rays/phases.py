@@ -20,13 +20,13 @@ from scaling_algebra.solver.convexity import Looks
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling
-from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .covering import Face, Piece, covering
+from .covering import Face, Piece, cover_rays
 
 PLANE_AXES = ("N", "N_e", "M")
 """The axes of rays of the MoE block with K = M."""
@@ -94,7 +94,7 @@ class Phases(Rendered):
 
     def at(self, p: Point2) -> Ray:
         """Returns the ray of a point."""
-        return Ray(_rates(p))
+        return Ray(_rates_at(p))
 
     def point(self, ray: Ray) -> Point2 | None:
         """Returns the point of a ray, or None if N does not grow on it."""
@@ -106,6 +106,7 @@ class Phases(Rendered):
 
     @property
     def about(self) -> str:
+        """Title of the report."""
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
         who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
         return f"{who}: rates of N_e and M where N = 1 and K = M"
@@ -127,17 +128,17 @@ def phases(
     Raises:
         UsageError: an unknown name.
     """
-    rule, stepper = _parameterization(parameterization), single(optimizer, "the map of rays")
+    rule, stepper = _parameterization(parameterization), require_single(optimizer, "the map of rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     rule.check_derived(MOE_BLOCK)
     return _phases(rule, stepper)
 
 
-def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
+def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
     """Computes the map without a cache."""
     face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
-    pieces = [p for p in covering(face) if p.scaling is not None]
-    sure = [p for p in pieces if _holds(p, face, looks)]
+    pieces = [p for p in cover_rays(face) if p.scaling is not None]
+    sure = [p for p in pieces if _is_proved(p, face, looks)]
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
     walls = set(_phases(_parameterization("mup"), optimizer).walls) if rule.structural else set()
     walls |= {side.wall_of for p in sure if p.cone.open for side in p.cone.sides if side.sense != "="}
@@ -145,48 +146,48 @@ def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
         """Returns the pieces that cover all of a polygon or segment."""
-        rates = [tuple(_rates(p).values()) for p in corners]
+        rates = [tuple(_rates_at(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
     def cell(title: str, corners: Corners, x: Piece, why: str, also: tuple[str, ...] = ()) -> MapCell:
-        sizes = _rates(inside(corners))
+        sizes = _rates_at(find_inner_point(corners))
         sides = tuple(w.facing(w.at(sizes)) for w in ordered)
         structure = "" if x.scaling is None else str(x.structure)
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
         """Solves a ray inside a polygon or segment; returns the solution, and the reason if there is none."""
-        solution, why = face.solve(Ray(_rates(inside(corners))))
+        solution, why = face.solve(Ray(_rates_at(find_inner_point(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
 
-    polygons = _polygons(ordered)
+    polygons = _cut_into_polygons(ordered)
     on = [(x, next(((p, "") for p in holding(x, [*sure, *pieces])), None) or look(x)) for x in polygons]
-    keys = list(dict.fromkeys(_formula(x) for _, (x, _) in on))
+    keys = list(dict.fromkeys(_formula_key(x) for _, (x, _) in on))
     names = {key: chr(ord("A") + k) for k, key in enumerate(keys)}
     cells, edges = [], []
     for corners, (x, why) in on:
-        others = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
+        others = (names.get(_formula_key(y), "") for y in holding(corners, sure) if _formula_key(y) != _formula_key(x))
         also = tuple(dict.fromkeys(filter(None, others)))
-        cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
+        cells.append(cell(f"cell {names[_formula_key(x)]}", corners, x, why, also))
     for w in ordered:
-        for ends in _ends(w, polygons):
-            piece = min(holding(ends, sure), key=_length, default=None)
+        for ends in _find_wall_segments(w, polygons):
+            piece = min(holding(ends, sure), key=_count_powers, default=None)
             edges.append(cell(f"wall {w}", ends, *((piece, "") if piece else look(ends))))
     return Phases(rule, optimizer, tuple(ordered), tuple(cells), tuple(edges))
 
 
-_phases = lru_cache(maxsize=16)(chart)
+_phases = lru_cache(maxsize=16)(compute_map)
 
 
-def inside(corners: Sequence[Point2]) -> Point2:
+def find_inner_point(corners: Sequence[Point2]) -> Point2:
     """Returns a point inside a convex polygon or segment, which avoids simple lines: a weighted mean of the corners."""
     weights = [Fraction(1, k + 7) for k in range(len(corners))]
     x, y = (sum((w * c[k] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / sum(weights) for k in (0, 1))
     return x, y
 
 
-def middle(corners: Sequence[Point2]) -> Point2:
+def mean_corner(corners: Sequence[Point2]) -> Point2:
     """Returns the mean of the corners."""
     x, y = (sum(values, Fraction(0)) / len(corners) for values in zip(*corners, strict=True))
     return x, y
@@ -195,47 +196,47 @@ def middle(corners: Sequence[Point2]) -> Point2:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _holds(p: Piece, face: Face, looks: Looks) -> bool:
+def _is_proved(p: Piece, face: Face, looks: Looks) -> bool:
     """Tests whether a formula is proved on all of its cone."""
     assert p.scaling is not None
     return not face.fails(p.scaling, p.structure, p.cone.rays, looks=looks)
 
 
-def _formula(x: Piece) -> str:
+def _formula_key(x: Piece) -> str:
     """Returns a text that identifies a formula."""
     return "" if x.scaling is None else f"{x.scaling} {x.structure}"
 
 
-def _length(x: Piece) -> int:
+def _count_powers(x: Piece) -> int:
     """Counts the powers in a formula."""
     assert x.scaling is not None
     powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
     return sum(len(p.terms) for p in powers if p is not None)
 
 
-def _rates(p: Point2) -> dict[str, Fraction]:
+def _rates_at(p: Point2) -> dict[str, Fraction]:
     """Returns the rates of N, N_e and M at a point."""
     return dict(zip(PLANE_AXES, (Fraction(1), *p), strict=True))
 
 
-def _polygons(walls: Iterable[Linear]) -> list[Corners]:
+def _cut_into_polygons(walls: Iterable[Linear]) -> list[Corners]:
     """Cuts the square of the map along walls into convex polygons, sorted from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:
-        polygons = [part for p in polygons for part in _cut(p, wall)]
-    return sorted(polygons, key=inside)
+        polygons = [part for p in polygons for part in _cut_polygon(p, wall)]
+    return sorted(polygons, key=find_inner_point)
 
 
-def _ends(wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
+def _find_wall_segments(wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
     """Returns the sides of polygons that lie on a wall, each once."""
-    on = [[p for p in x if wall.at(_rates(p)) == 0] for x in polygons]
+    on = [[p for p in x if wall.at(_rates_at(p)) == 0] for x in polygons]
     return sorted({tuple(sorted(x)) for x in on if len(x) == 2})
 
 
-def _cut(corners: Corners, wall: Linear) -> list[Corners]:
+def _cut_polygon(corners: Corners, wall: Linear) -> list[Corners]:
     """Cuts a convex polygon along a wall into one or two polygons."""
-    sizes = [wall.at(_rates(p)) for p in corners]
+    sizes = [wall.at(_rates_at(p)) for p in corners]
     parts = []
     for sign in (1, -1):
         kept: list[Point2] = []

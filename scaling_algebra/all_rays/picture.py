@@ -8,9 +8,9 @@ from html import escape
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.scaling import Scaling
 
-from .families import families
+from .families import load_families
 from .phases import PLANE, PLANE_AXES, SIDE, MapCell, Phases, Point2
-from .presentation import span, status
+from .presentation import describe_span, describe_status
 
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414
 _FILL = ("#dbe9f6", "#e5f5e0", "#fee6ce", "#efedf5", "#fde0dd", "#f0f0f0", "#fff7bc", "#e0f3f8")
@@ -42,6 +42,7 @@ def phases_map(p: Phases) -> str:
 
 
 def _svg(label: str, inside: Iterable[str], height: int, top: int = 0) -> str:
+    """Wraps drawn elements into an SVG document."""
     look = 'font-family="system-ui, sans-serif" font-size="12"'
     where = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 {top} {_WIDTH} {height - top}"'
     return "\n".join([f'<svg {where} {look} aria-label="{escape(label)}">', *inside, "</svg>"])
@@ -52,14 +53,14 @@ def _map(p: Phases) -> list[str]:
     out = []
     for cell in p.cells:
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_screen, cell.corners))
-        about = ", ".join(cell.inequalities), status(cell), *_settings(cell.scaling)
+        about = ", ".join(cell.inequalities), describe_status(cell), *_settings(cell.scaling)
         out.append(_shape(f'polygon points="{corners}" fill="{_fill(cell)}"', cell.title, about))
         x, y = (sum(c) / len(cell.corners) for c in zip(*map(_screen, cell.corners), strict=True))
         out.append(_text(x, y, cell.name if cell.scaling else "none", 'text-anchor="middle" font-size="16"'))
     for edge in p.edges:
         (x1, y1), (x2, y2) = map(_screen, edge.corners)
         line = f'line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-        about = span(edge), status(edge), *_settings(edge.scaling)
+        about = describe_span(edge), describe_status(edge), *_settings(edge.scaling)
         out += [f"<{line} {_WALLS[_kind(p, edge)][0]}/>"]
         out += [_shape(f'{line} stroke="transparent" stroke-width="16"', edge.title, about)]
     return [*out, *_axes(), *_marks(p)]
@@ -77,15 +78,18 @@ def _text(x: float, y: float, text: str, look: str = "") -> str:
 
 
 def _screen(point: Point2 | tuple[float, float]) -> tuple[float, float]:
+    """Converts a point of the plane to picture coordinates."""
     scale = _SIDE / float(SIDE)
     return _LEFT + float(point[0]) * scale, _TOP + _SIDE - float(point[1]) * scale
 
 
 def _fill(cell: MapCell) -> str:
+    """Returns the colour of a cell, by its name."""
     return "#fff" if cell.scaling is None else _FILL[(ord(cell.name) - ord("A")) % len(_FILL)]
 
 
 def _kind(p: Phases, edge: MapCell) -> str:
+    """Returns the key in ``_WALLS`` of a piece of a wall."""
     if edge.scaling is None:
         return "none"
     sides = [cell for cell in p.cells if set(edge.corners) <= set(cell.corners)]
@@ -111,7 +115,7 @@ def _marks(p: Phases) -> list[str]:
             walls = ", ".join(str(wall) for wall in p.walls_of(ray)) or "no wall"
             circle = f'circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{_REGIME}" stroke="#fff"'
             out += [_shape(circle, f"regime {name}", [f"on {walls}"]), _text(x + 9, y - 9, name, f'fill="{_REGIME}"')]
-    for f in (f for f in families() if f.rates):
+    for f in (f for f in load_families() if f.rates):
         rates = [f.rates[axis] for axis in PLANE]
         if min(rates) >= 0 and max(rates) <= SIDE:
             x, y = _screen((rates[0], rates[1]))

@@ -14,9 +14,9 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .claims import Theorem
-from .families import families
-from .phases import PLANE, PLANE_AXES, MapCell, Phases, middle
-from .theorems import Theorems, statement
+from .families import load_families
+from .phases import PLANE, PLANE_AXES, MapCell, Phases, mean_corner
+from .theorems import Theorems, write_statement
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
 
@@ -28,12 +28,13 @@ def theorems(t: Theorems) -> Document:
     lines = [f"UNDECIDED: {t.why}"] if t.why else t.reading()
     blocks.append(Lines.of(*map(typeset, lines), listed=True))
     for x in t.items:
-        blocks += _theorem(x, t)
+        blocks += _make_section(x, t)
     return Document(tuple(blocks), t.as_json())
 
 
-def _theorem(x: Theorem, t: Theorems) -> list[Block]:
-    lines: list[Piece] = [typeset(statement(x, t.whole))]
+def _make_section(x: Theorem, t: Theorems) -> list[Block]:
+    """Makes the section of one theorem."""
+    lines: list[Piece] = [typeset(write_statement(x, t.whole))]
     lines += [typeset(x.decision.why)] if x.decision.why else []
     if x.decision.clauses:
         lines.append(f"one unsatisfiable system of {len(x.decision.clauses)} clauses")
@@ -41,7 +42,7 @@ def _theorem(x: Theorem, t: Theorems) -> list[Block]:
     blocks: list[Block] = [head, Lines.of(*lines, listed=True)]
     if x.scaling is not None and " exists" in x.name:
         columns = ("init std", "lr", "eps") if t.whole.optimizer.epsilon else ("init std", "lr")
-        blocks.append(formulas(x.scaling, columns))
+        blocks.append(make_formula_table(x.scaling, columns))
         blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in x.scaling.multipliers.items()]
     if x.decision.core:
         blocks += [Lines.of("from:"), Lines.of(*map(typeset, x.decision.core), listed=True)]
@@ -53,22 +54,22 @@ def phases(p: Phases) -> Document:
     """Returns the document of a map: cells with their formulas, walls, and the positions of regimes and model
     families."""
 
-    def listed(walls: Iterable[Linear], bar: str) -> Sequence[Piece]:
+    def join_walls(walls: Iterable[Linear], bar: str) -> Sequence[Piece]:
         return [piece for w in walls for piece in (bar, formula(str(w)))][1:]
 
-    blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *listed(p.walls, "; ")))]
+    blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *join_walls(p.walls, "; ")))]
     for cell in p.cells:
-        state = typeset(f"   ({status(cell)})")
+        state = typeset(f"   ({describe_status(cell)})")
         bounds = ", ".join(formula(x).rich for x in cell.inequalities)
         plain = f"{cell.title}: {', '.join(cell.inequalities)}{state.plain}"
         blocks.append(Heading(Text(plain, f"{cell.title}: {bounds}{state.rich}"), 2))
-        blocks += [] if cell.scaling is None else [formulas(cell.scaling)]
-    edges = [(formula(e.name), span(e), _edge(e)) for e in p.edges]
+        blocks += [] if cell.scaling is None else [make_formula_table(cell.scaling)]
+    edges = [(formula(e.name), describe_span(e), _format_edge(e)) for e in p.edges]
     blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
-    regimes = [(f"{name}: on ", *(listed(p.walls_of(ray), ", ") or ["no wall"])) for name, ray in REGIMES.items()]
+    regimes = [(f"{name}: on ", *(join_walls(p.walls_of(ray), ", ") or ["no wall"])) for name, ray in REGIMES.items()]
     blocks += [Heading("regimes", 2), Lines.of(*regimes, listed=True)]
     shown = []
-    for f in families():
+    for f in load_families():
         text = ", ".join(f"{axis} {f.rates[axis]:.2f}" for axis in PLANE_AXES if f.rates)
         shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
     title = "model families (estimated between first and last member)"
@@ -76,44 +77,45 @@ def phases(p: Phases) -> Document:
     if (inside := next((c for c in (*p.cells, *p.edges) if c.scaling is not None), None)) is not None:
         of = f"--parameterization {p.parameterization.name} --optimizer {p.optimizer.name}"
         of += f" --epsilon {p.optimizer.regime}" if p.optimizer.regime not in (None, "derived") else ""
-        ray = _rates(p.at(middle(inside.corners)))
+        ray = _format_rates(p.at(mean_corner(inside.corners)))
         blocks += [Heading("numbers on one ray, and why", 2)]
         blocks += [Lines.of((f"{inside.title}: ", Code(f"scalecalc derive --ray {ray} {of}")), listed=True)]
-    return Document(tuple(blocks), _record(p))
+    return Document(tuple(blocks), _make_record(p))
 
 
-def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
+def make_formula_table(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
     """Returns a table of the init std, learning rate and epsilon of every tensor."""
     return Grid.of(("tensor", *columns), (row[: len(columns) + 1] for row in powers(s)))
 
 
-def status(cell: MapCell) -> str:
+def describe_status(cell: MapCell) -> str:
     """Describes whether the formula of a cell or edge is proved on all of it, or why there is no formula."""
     if cell.scaling is None:
-        return f"none found at {_rates(cell.ray)}: {cell.why}"
-    extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
+        return f"none found at {_format_rates(cell.ray)}: {cell.why}"
+    extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_format_rates(cell.ray)} alone"
     return f"{extent}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
 
 
-def span(e: MapCell) -> str:
+def describe_span(e: MapCell) -> str:
     """Describes the ends of a piece of a wall, such as ``N_e 0 to 1, M 1 to 1``."""
     return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(PLANE, *e.corners, strict=True))
 
 
-def _rates(ray: Ray) -> str:
+def _format_rates(ray: Ray) -> str:
     return ",".join(f"{axis}={ray[axis]}" for axis in PLANE_AXES)
 
 
-def _edge(e: MapCell) -> Piece:
+def _format_edge(e: MapCell) -> Piece:
+    """Describes what holds on a piece of a wall: interventions, and init std of the experts' tensors."""
     if e.scaling is None:
         return "none found"
     stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
     text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
-    doubt = "" if e.holds else f"UNDECIDED, found at {_rates(e.ray)} alone: "
+    doubt = "" if e.holds else f"UNDECIDED, found at {_format_rates(e.ray)} alone: "
     return typeset(f"{doubt}{e.structure}: {text}")
 
 
-def _record(p: Phases) -> dict[str, Any]:
+def _make_record(p: Phases) -> dict[str, Any]:
     """Returns the JSON contract of a map."""
 
     def tensor(t: TensorScaling) -> dict[str, Any]:
@@ -138,5 +140,5 @@ def _record(p: Phases) -> dict[str, Any]:
         "cells": [record(c) for c in p.cells],
         "edges": [record(e) for e in p.edges],
         "regimes": {name: p.walls_of(ray) for name, ray in REGIMES.items()},
-        "families": {f.name: {k: round(v, 4) for k, v in f.rates.items()} for f in families()},
+        "families": {f.name: {k: round(v, 4) for k, v in f.rates.items()} for f in load_families()},
     }

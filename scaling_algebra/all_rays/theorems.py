@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError, check_names, shown
+from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
-from scaling_algebra.spec.networks.indices import aggregations, curved
+from scaling_algebra.spec.networks.indices import aggregations, nonlinear_functions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .claims import NUMBERS, Theorem, claims
+from .claims import NUMBERS, Theorem, list_claims
 from .covering import Face
 
 
@@ -56,6 +56,7 @@ class Theorems(Rendered):
 
     @property
     def about(self) -> str:
+        """Title of the report."""
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class Theorems(Rendered):
         """Writes the unsatisfiable systems as SMT-LIB 2, one script each, so that another solver can check them."""
         reading = *self.reading(), _NAMES
         return RESET.join(
-            script(x.decision.clauses, f"{x.name}: {statement(x, self.whole)} ({self.about})", reading)
+            script(x.decision.clauses, f"{x.name}: {write_statement(x, self.whole)} ({self.about})", reading)
             for x in self.items
             if x.decision.clauses
         )
@@ -99,10 +100,10 @@ class Theorems(Rendered):
             "theorems": [
                 {
                     "name": x.name,
-                    "statement": statement(x, self.whole),
+                    "statement": write_statement(x, self.whole),
                     "rays": [str(side) for side in x.where.sides],
                     "outside": [list(p.cone.inequalities) for p in x.where.outside],
-                    "formula": None if x.scaling is None else written(x.scaling),
+                    "formula": None if x.scaling is None else formula_as_json(x.scaling),
                     "fixed": sorted(x.where.fixed),
                     "routed": x.routed,
                     "verdict": x.decision.verdict,
@@ -120,7 +121,7 @@ _NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?
 _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log QUANTITY: its exponent"
 
 
-def statement(x: Theorem, whole: Face) -> str:
+def write_statement(x: Theorem, whole: Face) -> str:
     """Writes a theorem as one sentence."""
     grow = ["K < M"] if x.routed else []
     for axis in (axis for axis in NUMBERS if axis in whole.axes):
@@ -132,7 +133,7 @@ def statement(x: Theorem, whole: Face) -> str:
     return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{x.about}"
 
 
-def written(s: Scaling) -> dict[str, Any]:
+def formula_as_json(s: Scaling) -> dict[str, Any]:
     """Returns a formula in JSON types, with powers of the axes as strings."""
 
     def texts(t: TensorScaling) -> dict[str, str | None]:
@@ -151,15 +152,14 @@ def theorems(
     epsilon: str | None = None,
     network: Network | str = DEFAULT_ARCHITECTURE,
 ) -> Theorems:
-    """Prove, for whole cones of rays, where a parameterization of a network exists, where it is unique, and where there
-    is none.
+    """Prove, for cones of rays, where a network's parameterization exists, where it is unique, and where there is none.
 
     Args:
         optimizer: the optimizer.
         parameterization: name of the parameterization.
         only: names of theorems, e.g. ``["B unique"]``; by default all theorems.
         epsilon: regime of the optimizer's epsilon.
-        network: a ``Network``, or the name of one that ships.
+        network: a ``Network``, or the name of a shipped one.
 
     Examples:
         >>> print(theorems("sgd", network="bottleneck", only=["A none"])["A none"].where)
@@ -168,17 +168,19 @@ def theorems(
     Raises:
         UsageError: an unknown name, or a parameterization that is not derived for the network.
     """
-    rule, stepper = _parameterization(parameterization), single(optimizer, "a theorem about all rays")
+    rule, stepper = _parameterization(parameterization), require_single(optimizer, "a theorem about all rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     net = network if isinstance(network, Network) else architecture(network)
     rule.check_derived(net)
     wanted = [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"no theorem is called {shown(name)}; names are such as 'B unique', 'cover', 'a exists'")
+            raise UsageError(
+                f"no theorem is called {quote_value(name)}; names are such as 'B unique', 'cover', 'a exists'"
+            )
     whole = Face(net, stepper, rule)
-    if curved(net):
+    if nonlinear_functions(net):
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
-    by_name = claims(whole, wanted)
+    by_name = list_claims(whole, wanted)
     check_names("theorem", wanted, by_name)
     return Theorems(whole, tuple(by_name[name] for name in wanted or by_name))

@@ -1,6 +1,6 @@
-"""``scalecalc derive``: the parameterization, its reasons, and on request the proof that it is the only one.
+"""``scalecalc derive``: prints a parameterization and its reasons, and on request proves that it is the only one.
 
-Proofs and obstacles are imported where they are asked for: most calls ask for neither.
+Modules for proofs and obstacles are imported only when needed; most calls need neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import add_level, alike, brief, multipliers, table
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
-from scaling_algebra.spec.glossary import listed
+from scaling_algebra.spec.glossary import join_assumptions
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.sums import experts
@@ -35,17 +35,17 @@ from .options import (
     UNASSUMING,
     WHERE,
     Answer,
-    examples,
-    network_of,
-    options,
-    parameterization,
-    printed,
-    tried,
-    write,
+    check_output,
+    combine_options,
+    format_examples,
+    parameterization_option,
+    prints_answer,
+    with_network,
+    write_text,
 )
 
 TERMINAL = ""
-"""No format: text on a terminal, which is brief; every other form is whole."""
+"""The format of text on a terminal, which is brief; every other format is complete."""
 MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
 OPEN = "more work: --effort; none of these numbers: --strict"
@@ -55,14 +55,14 @@ MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
 )
-"""Lines that say where the rest is to be had."""
-CODES = {True: 0, False: 1, None: 3}
-"""Exit code by whether a parameterization is the only one."""
+"""Lines about further commands and options, printed below an answer."""
+EXIT_CODES = {True: 0, False: 1, None: 3}
+"""Exit code by whether a parameterization is the only one; None if this is undecided."""
 
 
 @click.command(
     "derive",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc derive --regime III --optimizer adam",
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
@@ -72,8 +72,8 @@ CODES = {True: 0, False: 1, None: 3}
     ),
 )
 @WHERE
-@network_of
-@parameterization(default=None, show_default=False, help="Parameterization; without it muP, of moe MSSP, too.")
+@with_network
+@parameterization_option(default=None, show_default=False, help="Parameterization; without it muP, of moe MSSP, too.")
 @READOUT_INIT
 @GIVEN
 @GAUGE
@@ -89,7 +89,7 @@ CODES = {True: 0, False: 1, None: 3}
     f"--without {EACH} does so for every function in turn, and says what changes.",
 )
 @SMTLIB
-@options(STRICT, UNASSUMING)
+@combine_options(STRICT, UNASSUMING)
 @click.option(
     "--effort", is_flag=True, help="Search on where a demand is undecided (as for stack2): minutes, not seconds."
 )
@@ -99,7 +99,7 @@ CODES = {True: 0, False: 1, None: 3}
     is_flag=True,
     help="The table, its multipliers, and nothing else: muP's with what MSSP changes in a column, as on a terminal.",
 )
-@printed()
+@prints_answer()
 def command(
     parameterization: str | None,
     gauge: str,
@@ -137,8 +137,8 @@ def command(
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
     if alone and proving:
         raise UsageError("--table-only prints no proof; leave out --prove")
-    tried(smtlib, "text", "--smtlib")
-    form = _form()
+    check_output(smtlib, "text", "--smtlib")
+    form = _choose_format()
     if alone and form == "json":
         raise UsageError("json is complete; leave out --table-only")
     if left_out and not each:
@@ -172,31 +172,32 @@ def command(
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
         asks = not parameterization and len(both) == 1 and experts(c.network)
         more = (MSSP, *more) if asks else more
-        more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
+        more = (*more, *_list_map_cells([d.configuration for d in ds])) if where["ray"] else more
         left = [x for d in ds if d.level is not None for x in d.level.open]
         tails = [TAILS] if any("bounded_softmax" in x.why for x in left) else []
-        more = (_ways(c) + OPEN, *tails, *more) if left else more
+        more = (_suggest_without(c) + OPEN, *tails, *more) if left else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
 
 
-def _ways(configuration: Configuration) -> str:
-    """How functions that stand in the way are found, if the network has functions."""
+def _suggest_without(configuration: Configuration) -> str:
+    """Returns the hint about ``--without each``; empty if the network has no functions."""
     from scaling_algebra.explanations.obstacles import functions
 
     return WAYS if functions(configuration.network) else ""
 
 
-def _mapped(configurations: Sequence[Configuration]) -> list[str]:
-    """The cells of the maps in which a ray lies, each with the command that prints its map."""
+def _list_map_cells(configurations: Sequence[Configuration]) -> list[str]:
+    """Returns a line for each shipped map on which a configuration's ray lies: its cell, and the command that prints
+    the map."""
     from scaling_algebra.page.maps import locate_ray
 
     asked = {f"--parameterization {c.parameterization.name} --optimizer {c.optimizer.name}": c for c in configurations}
     return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := locate_ray(c))]
 
 
-def _form() -> str:
-    """The format in force; ``TERMINAL`` for a text that goes to no file."""
+def _choose_format() -> str:
+    """Returns the format of the answer; ``TERMINAL`` for text that is not written to a file."""
     asked = click.get_current_context().params
     form = asked["form"] or (format_of(asked["output"], "text") if asked["output"] else TERMINAL)
     return TERMINAL if form == "text" and asked["output"] is None else str(form)
@@ -205,13 +206,23 @@ def _form() -> str:
 def _derive(
     configurations: Sequence[Configuration], gauge: str, strict: bool, bare: bool
 ) -> tuple[list[Derivation | Document], list[int]]:
-    """Derivations, a record where there is none, and exit codes."""
+    """Derives every configuration.
+
+    Args:
+        configurations: the configurations.
+        gauge: the gauge of the printed powers.
+        strict: report a derivation as undecided unless it is certified.
+        bare: report a derivation as undecided if it rests on assumptions beyond power counting.
+
+    Returns:
+        The derivations, with a record in place of each that failed or is undecided, and the exit codes.
+    """
     found, codes = list[Derivation | Document](), [0]
     for configuration in configurations:
         try:
             d = _with_either_epsilon(configuration).in_gauge(gauge)
         except NotFound as error:
-            code, document = missing(error)
+            code, document = report_missing(error)
             codes.append(code)
             found.append(document)
             continue
@@ -220,20 +231,19 @@ def _derive(
         left = d.level.lines if d.level is not None else ()
         codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
-            why = left[0] if left else f"since it assumes {listed(d.assumes)}"
+            why = left[0] if left else f"since it assumes {join_assumptions(d.assumes)}"
             codes.append(3)
-            found.append(_undecided(configuration, why))
+            found.append(_report_undecided(configuration, why))
         else:
             found.append(d)
     return found, codes
 
 
 def _with_either_epsilon(configuration: Configuration) -> Derivation:
-    """The derivation; where the demands fail with a derived epsilon, and --epsilon is left out, that with a negligible
-    one.
+    """Derives a configuration; if this fails and --epsilon is not given, derives it with a negligible epsilon.
 
     Raises:
-        NotFound: there is none.
+        NotFound: neither exists.
     """
     try:
         return derive(configuration)
@@ -254,8 +264,12 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
         return d
 
 
-def missing(error: NotFound) -> tuple[int, Document]:
-    """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
+def report_missing(error: NotFound) -> tuple[int, Document]:
+    """Says on stderr why no parameterization was found, and whether it is proved that none exists.
+
+    Returns:
+        The exit code, 1 if this is proved and else 3, and a record.
+    """
     from scaling_algebra.explanations.obstacles import functions
     from scaling_algebra.proofs.prover import Uniqueness, prove_missing
 
@@ -264,17 +278,18 @@ def missing(error: NotFound) -> tuple[int, Document]:
     hint = f"; derive --without {EACH} names functions that stand in the way" if functions(c.network) else ""
     hint += "; --effort searches on" if error.undecided and not c.effort else ""
     click.echo(f"scalecalc: {line}{'' if decided else hint}", err=True)
-    return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
+    return (1 if decided else 3), _make_record(c, False if decided else None, verdict.upper(), line)
 
 
-def _undecided(configuration: Configuration, why: str) -> Document:
-    """Says on stderr that a question is undecided, and why; a record of that."""
+def _report_undecided(configuration: Configuration, why: str) -> Document:
+    """Says on stderr that a question is undecided and why, and returns a record."""
     line = f"{configuration}: UNDECIDED, {why}"
     click.echo(f"scalecalc: {line}", err=True)
-    return _record(configuration, None, "UNDECIDED", line)
+    return _make_record(configuration, None, "UNDECIDED", line)
 
 
-def _record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
+def _make_record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
+    """Makes the JSON record of a configuration without a derivation."""
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
@@ -284,7 +299,17 @@ def _prove(
     file: Path | None,
     above: Callable[[Sequence[Derivation]], Document] | None,
 ) -> tuple[Answer, int]:
-    """Derivations, in brief or whole, with their proofs; the proof alone where nothing was derived."""
+    """Proves every configuration, and prints each derivation with its proof.
+
+    Args:
+        configurations: the configurations.
+        gauge: the gauge of the printed powers.
+        file: file for the unsatisfiable systems; None for none.
+        above: prints derivations in brief; None if they are printed in full.
+
+    Returns:
+        The answer and the exit code.
+    """
     from scaling_algebra.proofs.presentation import render_proved
     from scaling_algebra.proofs.prover import prove
     from scaling_algebra.proofs.smtlib import RESET, scripts_of
@@ -295,7 +320,7 @@ def _prove(
             proof = prove(configuration)
         except Inconclusive as why:
             codes.append(3)
-            documents.append(_undecided(configuration, str(why)))
+            documents.append(_report_undecided(configuration, str(why)))
             continue
         try:
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
@@ -309,13 +334,13 @@ def _prove(
         if derived is not None and standard and proof.unique is not None and contradicts:
             name = configuration.parameterization.name
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
-        codes.append(CODES[proof.unique])
+        codes.append(EXIT_CODES[proof.unique])
         scripts.append(scripts_of(proof))
         shown = None if derived is None else above([derived]) if above else derived.document()
         documents.append(render_proved(proof, shown))
     if file is not None:
         if systems := RESET.join(filter(None, scripts)):
-            write(file, systems)
+            write_text(file, systems)
         else:
             click.echo("scalecalc: nothing was decided, so there is nothing to write to the file", err=True)
     return documents, 1 if 1 in codes else max(codes)

@@ -1,19 +1,19 @@
-"""``scalecalc recipe`` without sizes: rates, epsilon, betas and decay by batch and number of tokens."""
+"""``scalecalc recipe`` without sizes: learning rate, epsilon, betas and weight decay by batch and number of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.limits import real
+from scaling_algebra.limits import parse_real
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
 
 
-def horizon(
+def answer_horizon(
     optimizer: str,
     hold: Sequence[str] | None,
     axes: str | None,
@@ -22,31 +22,45 @@ def horizon(
     base: str | None,
     experts: bool,
 ) -> tuple[Document, int]:
-    """Learning rate, epsilon, betas and weight decay when batch B and number of tokens T change, and the exit code.
+    """Computes how learning rate, epsilon, betas and weight decay change with batch B and number of tokens T.
 
     Args:
-        axes: ``B``, ``T`` or ``B,T``. batch, tokens: ``FROM:TO``, in any unit. base: values before, ``lr=3e-3,wd=0.1``.
+        optimizer: the optimizer.
+        hold: names of the invariants to keep; None for the default ones.
+        axes: what changes: ``B``, ``T`` or ``B,T``.
+        batch: ``FROM:TO``, in any unit.
+        tokens: ``FROM:TO``, in any unit.
+        base: tuned values, ``lr=3e-3,wd=0.1``.
+        experts: report powers of K/M, too.
+
+    Returns:
+        The answer and the exit code, 1 if the invariants are contradictory.
     """
     from scaling_algebra.recipes import horizon as laws
 
     h = laws.horizon(optimizer, hold, laws.AXES if axes is None else [part.strip() for part in axes.split(",")])
-    values = {} if base is None else _base(base)
+    values = {} if base is None else _parse_base(base)
     numbers = None
     if not h.conflicts and any(x is not None for x in (batch, tokens, base)):
-        factors = h.factors(change("batch", batch), change("tokens", tokens))
-        numbers = {name: (factor, _after(name, factor, values, h.compounds)) for name, factor in factors.items()}
+        factors = h.factors(parse_change("batch", batch), parse_change("tokens", tokens))
+        numbers = {name: (factor, _apply_factor(name, factor, values, h.compounds)) for name, factor in factors.items()}
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
     return h.document(numbers, experts), 1 if h.conflicts else 0
 
 
-def change(label: str, text: str | None) -> tuple[float, float]:
-    """``256:1024`` as two numbers; no change for None."""
+def parse_change(label: str, text: str | None) -> tuple[float, float]:
+    """Parses ``256:1024`` to two numbers; (1, 1) for None.
+
+    Args:
+        label: the option, for messages.
+        text: the text.
+    """
     if text is None:
         return 1.0, 1.0
     try:
-        before, after = (real(part) for part in text.split(":"))
+        before, after = (parse_real(part) for part in text.split(":"))
     except (ValueError, OverflowError):
         raise UsageError(f"--{label} is {text!r}; give two numbers, as 256:1024") from None
     if not 0 < before < 1e30 or not 0 < after < 1e30 or max(before / after, after / before) > 1e30:
@@ -54,14 +68,14 @@ def change(label: str, text: str | None) -> tuple[float, float]:
     return before, after
 
 
-def _base(text: str) -> dict[str, float]:
-    """Values before, with 1 - beta for beta."""
+def _parse_base(text: str) -> dict[str, float]:
+    """Parses tuned values ``lr=3e-3,beta2=0.95``; betas are returned as 1 - beta."""
     values: dict[str, float] = {}
-    for name, number in pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
+    for name, number in parse_pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
         if name not in BASE:
             raise unknown_name("base value", name, BASE)
         try:
-            value = real(number)
+            value = parse_real(number)
         except (ValueError, OverflowError):
             raise UsageError(f"{name} in --base is {number!r}, which is no number") from None
         value = 1 - value if name.startswith("beta") else value
@@ -72,7 +86,15 @@ def _base(text: str) -> dict[str, float]:
     return values
 
 
-def _after(name: str, factor: float, values: dict[str, float], compounds: bool) -> float | None:
+def _apply_factor(name: str, factor: float, values: dict[str, float], compounds: bool) -> float | None:
+    """Returns a tuned value after it is scaled; None if it was not given.
+
+    Args:
+        name: the value.
+        factor: the factor on it.
+        values: tuned values.
+        compounds: averages are compounded, so that beta is raised to the power ``factor``.
+    """
     if name not in values:
         return None
     if compounds and name.startswith("one_minus_beta"):

@@ -1,4 +1,4 @@
-"""``scalecalc law``: exponents of growing quantities, by a sum, a law or assumptions."""
+"""``scalecalc law``: exponents of growing quantities, from a sum, a law or assumptions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, Verb, examples, printed
+from .options import Answer, Verb, format_examples, prints_answer
 
 
 @click.command(
@@ -22,7 +22,7 @@ from .options import Answer, Verb, examples, printed
         ),
         "--fit-rate": ("The best rate at each size, from runs.", "scaling_algebra.verify.commands.fit_rate"),
     },
-    epilog=examples(
+    epilog=format_examples(
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32',
         "scalecalc law moe-transformer --axis compute --at beta=1,d=32,q=1/2",
@@ -43,36 +43,36 @@ from .options import Answer, Verb, examples, printed
 @click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
 @click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
-@printed()
+@prints_answer()
 def command(
     what: str, minimise: str, grows: str, fixed: str, values: str, invert: str | None, **more: Any
 ) -> tuple[Answer, int]:
-    """The powers that growing quantities have.
+    """Print the powers of growing quantities.
 
-    A SUM of monomials with --in: the powers of its minimum, of where it lies, and which terms balance. Names in bases
+    A SUM of monomials with --in: the powers of its minimum and of the optimum, and which terms balance. Names in bases
     are quantities, names in exponents positive parameters. Without --min: which term is the largest where.
 
-    A law that ships (moe-transformer, chinchilla) or a TOML file: every axis with its exponents and identities.
+    A shipped law (moe-transformer, chinchilla) or a TOML file: every axis with its exponents and identities.
 
-    Assumptions (switch-cluster, or a TOML file with assume): the window of every exponent, and what binds it. Exit code
-    1: assumptions or constraints that contradict each other.
+    Assumptions (switch-cluster, or a TOML file with assume): the range of every exponent, and what bounds it. Exit code
+    1: assumptions or constraints contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
-    from scaling_algebra.laws.law import LawAnswer, inverted, law
+    from scaling_algebra.laws.law import LawAnswer, invert_exponent, law
 
-    at: dict[str, Any] = pairs("--at", values.split(",") if values.strip() else (), "beta=1,d=32")
-    more |= {"minimise": names(minimise), "grows": names(grows), "fixed": names(fixed)}
+    at: dict[str, Any] = parse_pairs("--at", values.split(",") if values.strip() else (), "beta=1,d=32")
+    more |= {"minimise": parse_names(minimise), "grows": parse_names(grows), "fixed": parse_names(fixed)}
     a = law(what, at=at, **more)
     if invert is not None:
         if not isinstance(a, LawAnswer):
             raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
-        ((of, number),) = pairs("--invert", [invert], "alpha_N=0.076").items()
-        a = law(what, at=at | inverted(a, of, number), **more)
+        ((of, number),) = parse_pairs("--invert", [invert], "alpha_N=0.076").items()
+        a = law(what, at=at | invert_exponent(a, of, number), **more)
     return a.document(), 1 if isinstance(a, Windows) and a.core else 0
 
 
-def names(text: str) -> list[str]:
-    """``N, D`` as a list."""
+def parse_names(text: str) -> list[str]:
+    """Parses ``N, D`` to a list of names."""
     values = [x.strip() for x in text.split(",")] if text.strip() else []
     if wrong := [x for x in values if not (x.isascii() and x.isidentifier())]:
         raise UsageError(f"{wrong[0]!r} in {text!r} is no name of a quantity; give names with commas between, as N,D")

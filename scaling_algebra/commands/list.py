@@ -1,4 +1,4 @@
-"""``scalecalc list``: every name the other commands accept, one network as equations, and what the words mean."""
+"""``scalecalc list``: every name that other commands accept, a network as equations, and the glossary."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES, REGIMES, about
+from scaling_algebra.spec.axes import AXES, REGIMES, describe_axis
 from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, TERMS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.library import TITLES as NETWORKS
-from scaling_algebra.spec.networks.parsing import indexed
+from scaling_algebra.spec.networks.parsing import write_indexed
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .options import chosen, examples, network_options, printed, traced
+from .options import choose_network, find_traced, format_examples, network_options, prints_answer
 
 
 @click.command(
     "list",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc list",
         "scalecalc list --architecture attention",
         "scalecalc list --glossary -o glossary.md",
@@ -35,39 +35,42 @@ from .options import chosen, examples, network_options, printed, traced
 )
 @network_options()
 @click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
-@printed()
+@prints_answer()
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
     """List every name the other commands accept; or, of one network, its equations and quantities.
 
     Of a torch module (--model) the network is printed as a file for --network, with what is not in it as comments.
     """
-    shown = chosen(architecture, network)
-    if traced() is not None and not glossary:
-        return "\n".join([str(traced().text).rstrip(), *(f"# {line}" for line in traced().model.lines)])
+    shown = choose_network(architecture, network)
+    if find_traced() is not None and not glossary:
+        return "\n".join([str(find_traced().text).rstrip(), *(f"# {line}" for line in find_traced().model.lines)])
     if glossary and shown is not None:
         raise UsageError("--glossary is about no network; leave out --architecture and --network")
     return glossary_document() if glossary else names_document() if shown is None else network_document(shown)
 
 
 def names_document() -> Document:
-    """The registries, and the quantities of the MoE block."""
+    """Returns every registry, and the quantities of the MoE block, as tables."""
     sections = {
         "axes": AXES,
-        "regimes": {name: _rates(ray.rates) for name, ray in REGIMES.items()},
+        "regimes": {name: _format_rates(ray.rates) for name, ray in REGIMES.items()},
         "optimizers": {name: o.source or f"torch.optim.{o.torch}" for name, o in OPTIMIZERS.items()},
         "parameterizations": {name: f"{p.title}: {p.about}" for name, p in PARAMETERIZATIONS.items()},
         "architectures": NETWORKS,
         "assumptions": ASSUMPTIONS,
-        f"quantities of {MOE_BLOCK.name}": _formulas(MOE_BLOCK),
+        f"quantities of {MOE_BLOCK.name}": _list_formulas(MOE_BLOCK),
     }
     return sections_document(sections, {"architecture": MOE_BLOCK.name})
 
 
 def network_document(network: Network) -> Document:
-    """One network: its equations, what its letters and tensors are, its quantities."""
+    """Returns a network's equations, indices, tensors and quantities."""
     equations = [("  ", Code(line)) for line in as_text(network).splitlines()]
-    letters = {x: f"{axis} ({about(axis)})" if about(axis) != axis else axis for x, axis in network.axes.items()}
-    tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
+    letters = {
+        x: f"{axis} ({describe_axis(axis)})" if describe_axis(axis) != axis else axis
+        for x, axis in network.axes.items()
+    }
+    tensors = {role: write_indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,
         "title": network.title,
@@ -75,15 +78,15 @@ def network_document(network: Network) -> Document:
         "letters": dict(network.axes),
         "tensors": tensors,
         "multipliers": list(network.multipliers),
-        "quantities": _formulas(network),
+        "quantities": _list_formulas(network),
     }
     blocks = [
         Heading(literal(f"{network.name}: {network.title}")),
         Heading("equations", 2),
         Lines.of(*equations),
-        *_section("letters", letters.items()),
-        *_section("tensors", tensors.items()),
-        *_section("quantities", _formulas(network).items()),
+        *_make_section("letters", letters.items()),
+        *_make_section("tensors", tensors.items()),
+        *_make_section("quantities", _list_formulas(network).items()),
     ]
     return Document(tuple(blocks), record)
 
@@ -96,8 +99,12 @@ GLOSSARY: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def words(word: str) -> dict[str, Mapping[str, str]]:
-    """Entries of the glossary called ``B``, or ``mechanism B``, in any case."""
+def find_words(word: str) -> dict[str, Mapping[str, str]]:
+    """Finds the glossary entries of a word, such as ``B`` or ``mechanism B``, ignoring case.
+
+    Returns:
+        Entries by section.
+    """
     rows: dict[str, Mapping[str, str]] = {}
     for title, entries in GLOSSARY.items():
         named = word.lower().removeprefix(f"{title.removesuffix('s')} ").strip()
@@ -107,23 +114,28 @@ def words(word: str) -> dict[str, Mapping[str, str]]:
 
 
 def glossary_document() -> Document:
-    """The words, and every quantity, desideratum and mechanism of the MoE block."""
-    return sections_document({**GLOSSARY, "quantities": _formulas(MOE_BLOCK)}, {})
+    """Returns the glossary, and every quantity of the MoE block, as tables."""
+    return sections_document({**GLOSSARY, "quantities": _list_formulas(MOE_BLOCK)}, {})
 
 
-def _formulas(network: Network) -> dict[str, str]:
+def _list_formulas(network: Network) -> dict[str, str]:
     return {q.name: q.formula for q in quantities(network).values()}
 
 
-def _rates(rates: Mapping[str, Any]) -> str:
+def _format_rates(rates: Mapping[str, Any]) -> str:
     return ",".join(f"{axis}={rate}" for axis, rate in rates.items())
 
 
 def sections_document(sections: Mapping[str, Mapping[str, str]], head: Mapping[str, str]) -> Document:
-    """A table of names for every section."""
-    blocks = [block for title, rows in sections.items() for block in _section(title, rows.items())]
+    """Makes a table for each section.
+
+    Args:
+        sections: for each title the meaning of each name.
+        head: entries at the beginning of the JSON record.
+    """
+    blocks = [block for title, rows in sections.items() for block in _make_section(title, rows.items())]
     return Document(tuple(blocks), {**head, **{title.partition(" ")[0]: rows for title, rows in sections.items()}})
 
 
-def _section(title: str, rows: Iterable[Sequence[str]]) -> list[Heading | Grid]:
+def _make_section(title: str, rows: Iterable[Sequence[str]]) -> list[Heading | Grid]:
     return [Heading(title, 2), Grid.of(("name", "what it is"), rows)]

@@ -1,6 +1,6 @@
-"""Shared parts of the commands: names that complete and correct themselves, one configuration, one way to print.
+"""Shared parts of the commands: parameter types, options that name a configuration, and output.
 
-Read next: any other file of this folder, each one verb.
+Read next: any other file of this folder; each is one command.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.networks.files import read_network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
+from scaling_algebra.spec.optimizer_reading import parse_optimizers as trained_by
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
-from scaling_algebra.spec.trained import read as trained_by
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -44,11 +44,12 @@ Command = Callable[..., Any]
 
 
 class Verb(click.Command):
-    """A verb with several questions, each a file: a flag chooses one (``explain --formula``), or the first word does
-    (``study transfer``).
+    """A command with several forms, each in a module of its own.
+
+    A flag (``explain --formula``) or the first word (``study transfer``) chooses the form.
 
     Args:
-        forms: help of every such flag or word, and the module of its question.
+        forms: for each flag or word its help text and its module.
     """
 
     def __init__(self, *arguments: Any, forms: Mapping[str, tuple[str, str]], **more: Any) -> None:
@@ -59,7 +60,7 @@ class Verb(click.Command):
                 self.params.insert(0, QuestionFlag(self, [flag], is_flag=True, expose_value=False, help=text))
 
     def form(self, flag: str) -> click.Command:
-        """The command of one question."""
+        """Imports and returns the command of one form."""
         return import_module(self.forms[flag][1]).command  # type: ignore[no-any-return]
 
     def make_context(
@@ -75,8 +76,8 @@ class Verb(click.Command):
             return self.form(flag).make_context(f"{info_name} {flag}", args[:where] + args[where + 1 :], parent, **more)
         except click.NoSuchOption as error:
             name = error.option_name
-            others = [f"{self.name} {x}" for x in self.forms if x != flag and name in option_names(self.form(x))]
-            others = [f"{self.name} alone"] * (flag is not None and name in option_names(self)) + others
+            others = [f"{self.name} {x}" for x in self.forms if x != flag and name in list_option_names(self.form(x))]
+            others = [f"{self.name} alone"] * (flag is not None and name in list_option_names(self)) + others
             if not others:
                 raise
             here = " ".join(filter(None, (self.name, flag)))
@@ -84,25 +85,25 @@ class Verb(click.Command):
 
 
 class QuestionFlag(click.Option):
-    """The flag of one question of a verb, whose help says which of the verb's options it takes."""
+    """The flag that chooses a form of a command; its help lists which of the command's options this form takes."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.verb = verb
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        (flag,), known = self.opts, option_names(self.verb)
-        taken = ", ".join(name for name in option_names(self.verb.form(flag)) if name in known)
+        (flag,), known = self.opts, list_option_names(self.verb)
+        taken = ", ".join(name for name in list_option_names(self.verb.form(flag)) if name in known)
         return flag, f"{self.help} Of these options it takes {taken}; see {self.verb.name} {flag} --help."
 
 
-def option_names(command: click.Command) -> list[str]:
-    """The long name of every option."""
+def list_option_names(command: click.Command) -> list[str]:
+    """Returns the long name of every option of a command."""
     return [p.opts[-1] for p in command.params if isinstance(p, click.Option)]
 
 
 class Name(click.ParamType[str]):
-    """One of a registry's names, in any case. A shell completes it; a wrong one is corrected in one line."""
+    """Parameter type: a name in a registry, in any case. Shells complete it, and a wrong one gets a suggestion."""
 
     name = "name"
 
@@ -123,7 +124,10 @@ class Name(click.ParamType[str]):
 
 
 class TensorOptimizer(Name):
-    """A name, ``A+B``, or names and ``ROLE=NAME`` with commas between; which tensors there are, the network says."""
+    """Parameter type: an optimizer ``A``, ``A+B``, or several with commas, ``A,ROLE=B``.
+
+    Roles are checked later, when the network is known.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if "=" not in str(value):  # with others, this is one of several
@@ -132,7 +136,7 @@ class TensorOptimizer(Name):
 
 
 class Count(click.ParamType[int]):
-    """An integer between two limits, in ASCII digits."""
+    """Parameter type: an integer between two limits, in ASCII digits."""
 
     name = "integer"
 
@@ -143,15 +147,15 @@ class Count(click.ParamType[int]):
         label = param.name if param is not None and param.name else self.name
         if isinstance(value, str):
             try:
-                value = limits.whole(value)
+                value = limits.parse_integer(value)
             except ValueError as error:
                 between = f"{self.least} to {self.most}"
                 raise UsageError(f"{label} is {value!r}, {error}; give a number from {between}") from None
-        return limits.within(label, value, self.least, self.most)
+        return limits.check_range(label, value, self.least, self.most)
 
 
 class PathType(click.ParamType[Path]):
-    """A path; whether it can be read or written is seen before any work (``tried``)."""
+    """Parameter type: a path. Whether it can be written is checked by ``check_output`` before any work."""
 
     name = "path"
 
@@ -165,7 +169,7 @@ class PathType(click.ParamType[Path]):
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             pass  # what that means depends on what the path is for
         except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
-            raise UsageError(f"cannot use {path}: {files.reason(error)}; choose another name") from None
+            raise UsageError(f"cannot use {path}: {files.describe_cause(error)}; choose another name") from None
         return path
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -175,7 +179,8 @@ class PathType(click.ParamType[Path]):
 
 
 class ModuleName(click.ParamType[str]):
-    """A function as ``FILE.py:NAME``, or another name; a file that is missing is refused before torch is imported."""
+    """Parameter type: a function as ``FILE.py:NAME``, or another name. A missing file is refused before torch is
+    imported."""
 
     name = "module"
 
@@ -184,8 +189,9 @@ class ModuleName(click.ParamType[str]):
         return str(value)
 
 
-def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """A shell completes these; what else is typed is as good."""
+def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
+    """Returns arguments of an option or argument for which a shell completes these names. Other values are accepted,
+    too."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -199,17 +205,17 @@ def _quantities() -> Iterable[str]:
     return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
 
 
-COMPLETED = completing(_quantities)
-"""Of what names a quantity: those of the network that is the default."""
+COMPLETED = complete_names(_quantities)
+"""Completion of quantities: those of the default network."""
 
 
-def examples(*lines: str) -> str:
-    """The end of a help text: commands to copy, one a line."""
+def format_examples(*lines: str) -> str:
+    """Formats the end of a help text: commands to copy, one to a line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator, in the order of the help text."""
+def combine_options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Combines several options to one decorator, in the order of the help text."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(decorators):
@@ -219,8 +225,8 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
     return decorate
 
 
-def optimized(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Command]:
-    """The option --optimizer."""
+def optimizer_option(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Command]:
+    """Makes the option --optimizer."""
     return click.option(
         "--optimizer",
         type=TensorOptimizer("optimizer", OPTIMIZERS),
@@ -234,8 +240,8 @@ def optimized(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Command]:
     )
 
 
-OPTIMIZER = options(
-    optimized(),
+OPTIMIZER = combine_options(
+    optimizer_option(),
     click.option(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
@@ -243,7 +249,7 @@ OPTIMIZER = options(
         help="Adam's epsilon: derived scales as the gradients (the default); negligible stays far below, as 1e-8.",
     ),
 )
-WHERE = options(
+WHERE = combine_options(
     click.option(
         "--regime",
         type=Name("regime", REGIMES),
@@ -258,14 +264,16 @@ WHERE = options(
     ),
     OPTIMIZER,
 )
-"""--regime or --ray, and --optimizer with its --epsilon."""
+"""The options --regime, --ray, --optimizer and --epsilon."""
 
 
 TRACED = "scaling_algebra.traced"
-"""The key in the context of a command: the name of a module that ``--model`` gives, and then what was read."""
+"""Key in the context of a command: first the module's name from ``--model``, later the traced module."""
 TRACING = "scaling_algebra.verify.tracing.sources"
 CONFIGS = "scaling_algebra.verify.tracing.config_reading"
-"""The modules that read it, and a configuration of transformers; loaded by name, since only verify imports torch."""
+"""Modules that read a torch module, and a configuration of transformers. They are loaded by name, since only verify
+imports torch.
+"""
 
 
 MODEL = click.option(
@@ -279,17 +287,21 @@ MODEL = click.option(
 
 
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
-    """--architecture and --network, for ``chosen``."""
+    """Makes the options --architecture, --network and --model, for ``choose_network``.
+
+    Args:
+        default: the default network, as the help text names it.
+    """
     names, text = Name("architecture", TITLES), "Instead of an architecture, a network of your own."
-    return options(
+    return combine_options(
         click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
         click.option("--network", type=PathType(), metavar="FILE.toml", help=text),
         MODEL,
     )
 
 
-def configuration() -> Path | None:
-    """The file that ``--model hf:FILE`` names, if it does."""
+def find_config_file() -> Path | None:
+    """Returns FILE if the command has ``--model hf:FILE``, else None."""
     name = click.get_current_context().meta.get(TRACED)
     return (
         Path(name.removeprefix(files.HUGGING_FACE))
@@ -298,11 +310,12 @@ def configuration() -> Path | None:
     )
 
 
-def traced(*more: str, beside: Path | None = None) -> Any:
-    """The module that ``--model`` names; None where there is none.
+def find_traced(*more: str, beside: Path | None = None) -> Any:
+    """Traces the module of ``--model`` on first use and returns it; None without ``--model``.
 
     Args:
-        more: sizes, beside those in the arguments. beside: the configuration of the same model at another size.
+        more: sizes besides those in the command's arguments.
+        beside: configuration of the same model at another size.
     """
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(TRACED) is None:
@@ -314,17 +327,17 @@ def traced(*more: str, beside: Path | None = None) -> Any:
     return context.meta[TRACED]
 
 
-def chosen(architecture: str | None, network: Path | None) -> Network | None:
-    """The network that is named; None for none.
+def choose_network(architecture: str | None, network: Path | None) -> Network | None:
+    """Returns the network that the user names; None if there is none.
 
     Raises:
-        UsageError: both are given, or a file that is no network.
+        UsageError: several are named, or a file is no network.
     """
-    names = {"--architecture": architecture, "--network": network, "--model": traced()}
+    names = {"--architecture": architecture, "--network": network, "--model": find_traced()}
     if len(given := [name for name, value in names.items() if value is not None]) > 1:
         raise UsageError(f"{' and '.join(given)} both say which network; leave out one of them")
-    if traced() is not None:
-        return traced().network  # type: ignore[no-any-return]
+    if find_traced() is not None:
+        return find_traced().network  # type: ignore[no-any-return]
     if network is not None:
         if str(network) in ARCHITECTURES and not network.exists():
             raise UsageError(f"there is no file {network}; to take the network that ships: --architecture {network}")
@@ -332,14 +345,14 @@ def chosen(architecture: str | None, network: Path | None) -> Network | None:
     return None if architecture is None else ARCHITECTURES[architecture]
 
 
-def network_of(command: Command) -> Command:
-    """--architecture or --network; the command gets ``network``, a Network."""
+def with_network(command: Command) -> Command:
+    """Adds the options of ``network_options``; the command gets ``network``, a Network."""
 
     @wraps(command)
     def run(*arguments: Any, architecture: str | None, network: Path | None, **rest: Any) -> Any:
-        read = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
-        if traced() is not None and "ray" in rest and rest["ray"] is None and rest.get("regime") is None:
-            rest["ray"] = traced().ray
+        read = choose_network(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        if find_traced() is not None and "ray" in rest and rest["ray"] is None and rest.get("regime") is None:
+            rest["ray"] = find_traced().ray
         return command(*arguments, network=read, **rest)
 
     return network_options()(run)
@@ -390,35 +403,40 @@ GAUGE = click.option(
 )
 
 
-def parameterization(names: Collection[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
-    """--parameterization; ``default=None`` and another help text where a command takes several."""
+def parameterization_option(names: Collection[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
+    """Makes the option --parameterization.
+
+    Args:
+        names: the permitted names.
+        more: other settings of the option, such as ``default=None`` if a command answers for several.
+    """
     shown = {"default": DEFAULT_PARAMETERIZATION, "show_default": True, "help": "Parameterization.", **more}
     return click.option("--parameterization", type=Name("parameterization", names), metavar="NAME", **shown)
 
 
-def asked(command: Command) -> Command:
-    """Options that name one configuration; the command gets as its first argument what makes it of them."""
+def with_configuration_factory(command: Command) -> Command:
+    """Adds the options that name a configuration; the command gets a function that builds it as its first argument."""
 
     @wraps(command)
     def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
         where: Any = {key: rest.pop(key) for key in ("ray", "readout_init", "network", "epsilon", "given")}
         return command(partial(Configuration.of, regime, optimizer, parameterization, **where), *arguments, **rest)
 
-    return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)
+    return combine_options(WHERE, parameterization_option(), with_network, READOUT_INIT, GIVEN)(run)
 
 
-def configured(command: Command) -> Command:
-    """Options that name one configuration; the command gets it as its first argument."""
+def with_configuration(command: Command) -> Command:
+    """Adds the options that name a configuration; the command gets it as its first argument."""
 
     @wraps(command)
     def run(make: Callable[[], Configuration], *arguments: Any, **rest: Any) -> Any:
         return command(make(), *arguments, **rest)
 
-    return asked(run)
+    return with_configuration_factory(run)
 
 
 class FormatName(Name):
-    """A format of answers; those of trainers are named as what they are."""
+    """Parameter type: a format of answers. For a format of a trainer the message says which function writes it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if str(value).lower() in TRAINERS:
@@ -427,11 +445,16 @@ class FormatName(Name):
 
 
 TRAINERS = ("torchtitan", "megatron", "olmo-core", "nemo-automodel")
-"""Formats of plans in Python."""
+"""Formats that only ``plan`` writes, a function of Python."""
 
 
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
-    """--format, with formats that a command has besides those of documents, and what to say of them."""
+    """Makes the option --format.
+
+    Args:
+        extra: formats of the command besides those of documents.
+        more: what the help text says of these.
+    """
     names = tuple(dict.fromkeys((*FORMATS, CSV, *extra)))
     text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
     return click.option("--format", "form", type=FormatName("format", names), metavar="FORMAT", help=text)
@@ -447,16 +470,18 @@ SMTLIB = click.option(
 )
 
 Answer = str | Document | Sequence[Document]
-"""The answer of a command: documents, in the format that is asked for, or a text as it is."""
+"""The answer of a command: documents, to be rendered in the format that is asked for, or a text."""
 
 
-def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[[Command], Command]:
-    """--format and -o: prints or writes what the command returns, an ``Answer`` or that with an exit code.
+def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[[Command], Command]:
+    """Adds the options --format and -o, and prints or writes what the command returns: an ``Answer``, or one and an
+    exit code.
 
     Args:
-        extra: formats that the command has besides those of documents, with the endings of their files. Then the
-            command gets ``form``, the format, and returns a text in these; None: text, or what an ending says.
-        more: what the help text says of them.
+        extra: formats that the command has besides those of documents, with the endings of their files. The command
+            then
+            gets ``form``: the format, for which it returns a text, or None for a format of documents.
+        more: what the help text says of these formats.
     """
 
     def decorate(command: Command) -> Command:
@@ -464,39 +489,46 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
         def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
             if extra and form is None and output is not None:
                 form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
-            tried(output, form, besides=filter(None, (extra or {}).values()))
+            check_output(output, form, besides=filter(None, (extra or {}).values()))
             returned = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = returned if isinstance(returned, tuple) else (returned, 0)
-            if traced() is not None:
-                answer = traced().beside(answer)
-            emit(answer, form, output)
+            if find_traced() is not None:
+                answer = find_traced().beside(answer)
+            print_or_write(answer, form, output)
             return int(code)
 
-        return options(format_option(extra or (), more), OUTPUT)(run)
+        return combine_options(format_option(extra or (), more), OUTPUT)(run)
 
     return decorate
 
 
-def tried(file: Path | None, form: str | None = None, option: str = "-o", besides: Iterable[str] = ()) -> None:
-    """Before the long part: a file that is to be written can be, and its ending names a format if none is given.
+def check_output(file: Path | None, form: str | None = None, option: str = "-o", besides: Iterable[str] = ()) -> None:
+    """Checks before the work that a file can be written, and that its ending names a format if none is given.
+
+    Args:
+        file: the file; None for none.
+        form: the format; None if it is not given.
+        option: the option that names the file, for messages.
+        besides: further endings that are permitted.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it cannot be written, or its ending is unknown.
     """
     if file is None:
         return
     if form is None:
         format_of(file, "text", besides)
-    files.check(files.behind(file), f"choose another {option} FILE")
+    files.check_writable(files.resolve_link(file), f"choose another {option} FILE")
 
 
-def emit(answer: Answer, form: str | None, output: Path | None, default: str = "text") -> None:
-    """Print documents, or write them to a file; what cannot be written is printed, so that it is not lost."""
+def print_or_write(answer: Answer, form: str | None, output: Path | None, default: str = "text") -> None:
+    """Prints an answer, or writes it to a file. If the file cannot be written, the answer is printed, so that it is
+    not lost."""
     form = form or (format_of(output, default) if output is not None else default)
     text = answer if isinstance(answer, str) else render(answer, form)
     if output is not None:
         try:
-            write(output, text + "\n")
+            write_text(output, text + "\n")
         except UsageError:
             click.echo(text)
             raise
@@ -505,21 +537,21 @@ def emit(answer: Answer, form: str | None, output: Path | None, default: str = "
             click.echo(f"{closing}; rows in {output}")
     elif text:
         shown = form == "text" and sys.stdout.isatty()
-        click.echo(coloured(fitted(text, get_terminal_size().columns)) if shown else text)
+        click.echo(colour_verdicts(wrap_lines(text, get_terminal_size().columns)) if shown else text)
 
 
 COLOURS = {"AGREES": "green", "DISAGREES": "red", "REFUTED": "red", "INCONCLUSIVE": "yellow", "UNDECIDED": "yellow"}
 
 
-def coloured(text: str) -> str:
-    """Verdicts in colour, unless ``NO_COLOR`` is set."""
+def colour_verdicts(text: str) -> str:
+    """Returns a text with its verdicts in colour, unless ``NO_COLOR`` is set."""
     if os.environ.get("NO_COLOR"):
         return text
     return re.sub(rf"\b({'|'.join(COLOURS)})\b", lambda word: click.style(word[0], fg=COLOURS[word[0]]), text)
 
 
-def fitted(text: str, width: int) -> str:
-    """Lines that are wider than the terminal go on below where their last column begins."""
+def wrap_lines(text: str, width: int) -> str:
+    """Wraps lines that are wider than the terminal, indented to the beginning of their last column."""
     lines: list[str] = []
     for line in text.splitlines():
         column = line.rstrip().rfind("  ", 0, 2 * width // 3) + 2
@@ -529,10 +561,10 @@ def fitted(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def write(file: Path, text: str) -> None:
-    """A text file, in UTF-8 and with plain line ends on every system; behind a link, what it points to.
+def write_text(file: Path, text: str) -> None:
+    """Writes a text file in UTF-8 with plain line ends; follows a link.
 
     Raises:
         UsageError: it cannot be written.
     """
-    files.write(files.behind(file), text)
+    files.write_file(files.resolve_link(file), text)

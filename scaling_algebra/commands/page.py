@@ -9,11 +9,12 @@ import click
 from scaling_algebra import files
 from scaling_algebra.page import assembly
 
-from .options import PathType, examples
+from .options import PathType, format_examples
 
 
 @click.command(
-    "page", epilog=examples("scalecalc page -o site/calculator", "scalecalc page -o calculator --assets downloads")
+    "page",
+    epilog=format_examples("scalecalc page -o site/calculator", "scalecalc page -o calculator --assets downloads"),
 )
 @click.option(
     "-o", "--output", type=PathType(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."
@@ -26,9 +27,10 @@ from .options import PathType, examples
     "time.",
 )
 def command(output: Path, assets: Path | None) -> None:
-    """Put together the calculator page: this package, unmodified, running in a browser.
+    """Build the calculator page: this package, unmodified, running in a browser.
 
-    The page needs any web server and fetches nothing from elsewhere. Its assets are of fixed versions and checked by
+    Any web server can serve the page; it fetches nothing from elsewhere. Its assets have fixed versions and are checked
+    by
     sha256.
     """
     assembly.check(output)

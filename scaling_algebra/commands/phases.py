@@ -9,7 +9,7 @@ import click
 from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.spec.parameterizations import DERIVED
 
-from .options import OPTIMIZER, Answer, Verb, examples, parameterization, printed
+from .options import OPTIMIZER, Answer, Verb, format_examples, parameterization_option, prints_answer
 
 DRAWING = "svg"
 """The format that draws the map."""
@@ -19,17 +19,17 @@ DRAWING = "svg"
     "rays",
     cls=Verb,
     forms={"--prove": ("What is proved for whole cones of rays.", "scaling_algebra.commands.theorems")},
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc rays --parameterization mup --optimizer sgd",
         "scalecalc rays --parameterization mssp --optimizer sgd -o map.svg",
         "scalecalc rays --prove --parameterization mup --optimizer sgd --only cover",
     ),
 )
-@parameterization(DERIVED)
+@parameterization_option(DERIVED)
 @OPTIMIZER
-@printed({DRAWING: f".{DRAWING}"}, " svg draws the map.")
+@prints_answer({DRAWING: f".{DRAWING}"}, " svg draws the map.")
 def command(form: str | None, **question: Any) -> Answer:
-    """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
+    """Divide the space of rays into cells with one closed formula each, and place regimes and model families on it."""
     plane_map = phases(**question)
     if form != DRAWING:
         return plane_map.document()

@@ -15,9 +15,9 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import with_either_epsilon
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 
-from .horizon import change, horizon
+from .horizon import answer_horizon, parse_change
 from .options import (
     CONFIGS,
     GAUGE,
@@ -26,29 +26,29 @@ from .options import (
     STRICT,
     Answer,
     PathType,
-    chosen,
-    configuration,
-    examples,
+    choose_network,
+    combine_options,
+    find_config_file,
+    find_traced,
+    format_examples,
     network_options,
-    options,
-    parameterization,
-    printed,
-    traced,
+    parameterization_option,
+    prints_answer,
 )
 
 ENDINGS = {"toml": ".toml", "python": ".py"}
-"""Of the files of ``FORMS``."""
+"""Endings of the files of ``FORMS``."""
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
 GENERAL = "the rows are those of a Transformer in general, and not of {}; --model hf:{} reads its own code"
 ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
-"""What is asked of batch and tokens without sizes."""
+"""Parameters that a question about batch and tokens alone may have."""
 
 
 @click.command(
     "recipe",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc recipe --base N=1024,N_e=512,M=64,K=8 --target N=4096,N_e=1024,M=256,K=8 --lr 3e-3 --std 0.02",
         "scalecalc recipe --base N=512,L=8 --target N=4096,L=32 --lr 3e-3 --lr embedding=1e-2 --decay 0.1",
         "scalecalc recipe --base base.toml --target-hf config.json --format toml -o target.toml",
@@ -61,8 +61,8 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the large one.")
 @click.option("--base-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @click.option("--target-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
-@options(OPTIMIZER, parameterization())
-@options(
+@combine_options(OPTIMIZER, parameterization_option())
+@combine_options(
     *(
         click.option(f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base: {SCOPE}")
         for name, what in TUNED.items()
@@ -79,8 +79,8 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
-@options(network_options("the Transformer above"), READOUT_INIT, GAUGE, STRICT)
-@printed(ENDINGS)
+@combine_options(network_options("the Transformer above"), READOUT_INIT, GAUGE, STRICT)
+@prints_answer(ENDINGS)
 def command(
     base: str | None,
     target: str | None,
@@ -97,40 +97,42 @@ def command(
     strict: bool,
     **where: Any,
 ) -> tuple[Answer, int]:
-    """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
+    """Compute init std, learning rate, epsilon and weight decay of every tensor at a target size from those at a base
+    size.
 
     Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
     and dense layers), biases, router, experts and readout (the unembedding). Without sizes, --batch, --tokens or --hold
     give the powers of batch and tokens alone, and --base has values such as lr=3e-3,beta2=0.95; exit code 1 where
-    invariants contradict each other. Where no parameterization exists on the ray between the sizes the powers of the
-    nearest one are printed, and a warning says which signal they let grow. Exit code 3: the numbers are printed, and
-    some size that they rest on is not certified.
+    invariants contradict each other. Where no parameterization exists on the ray between the sizes, the powers of the
+    nearest ray with one are printed, and a warning says which signal they let grow. Exit code 3: the numbers are
+    printed,
+    but some size that they rest on is not certified.
     """
     held = None if hold is None else [name.strip() for name in hold.split(",")]
     if target is None and target_hf is None and base_hf is not None:
-        target_hf = configuration()
+        target_hf = find_config_file()
     if target is None and target_hf is None and (experts or any(x is not None for x in (hold, axes, batch, tokens))):
         context = click.get_current_context()
         said = (n for n in context.params if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
         if (strange := [n for n in said if n not in ALONE]) or form in FORMS:
             what = f"--{strange[0].replace('_', '-')}" if strange else f"the format {form}"
             raise UsageError(f"{what} is of a model; without a target the question is about batch and tokens alone")
-        return horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
+        return answer_horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
     if axes is not None or experts:
         raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
-    start = _side("base", base, base_hf or (configuration() if base is None else None))
-    end = _side("target", target, target_hf)
-    other = next((x for x in (base_hf, target_hf) if x not in (None, configuration())), None)
-    traced(f"L={end.sizes.get('L', 0) - start.sizes.get('L', 0)}", beside=other)
+    start = _read_side("base", base, base_hf or (find_config_file() if base is None else None))
+    end = _read_side("target", target, target_hf)
+    other = next((x for x in (base_hf, target_hf) if x not in (None, find_config_file())), None)
+    find_traced(f"L={end.sizes.get('L', 0) - start.sizes.get('L', 0)}", beside=other)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
-    where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
-    where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
+    where |= {"batch": parse_change("batch", batch), "tokens": parse_change("tokens", tokens)}
+    where |= {"hold": held, "network": choose_network(architecture, network), "strict": strict}
     asked = {name: value for name, value in where.items() if value is not None}
     say = partial(click.echo, err=True)
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
-    if traced() is not None:
-        model, sizes = traced(), r.way.sizes
-        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in model.odd)
+    if find_traced() is not None:
+        model, sizes = find_traced(), r.way.sizes
+        odd = tuple(OpenDemand("both models are read", "the configurations", 0, line) for line in model.odd)
         shares = model.model.open_shares(*sizes)
         r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
@@ -146,15 +148,15 @@ def command(
     return answer, 1 if strict and r.instead is not None else 0 if r.level is None else r.level.code
 
 
-def _side(label: str, given: str | None, config: Path | None) -> Start:
-    """The sizes of one side, and what was tuned there.
+def _read_side(label: str, given: str | None, config: Path | None) -> Start:
+    """Reads the sizes of the base or the target, and the values tuned there.
 
     Raises:
-        UsageError: not exactly one of the two options, or what cannot be read.
+        UsageError: not exactly one of the two options is given, or it cannot be read.
     """
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
-    if config is not None and (file := configuration()) is not None:  # as the code of its family says
+    if config is not None and (file := find_config_file()) is not None:  # as the code of its family says
         return Start(import_module(CONFIGS).config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))

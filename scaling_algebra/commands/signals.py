@@ -9,17 +9,17 @@ from scaling_algebra.documents import Document
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import COMPLETED, UNASSUMING, Count, configured, examples, printed
+from .options import COMPLETED, UNASSUMING, Count, format_examples, prints_answer, with_configuration
 
 
 @click.command(
     "signals",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc signals --regime II --optimizer sgd",
         "scalecalc signals --regime III --parameterization mssp --quantity h3.A2.2 --quantity '<h3@0, h3@2>' --steps 3",
     ),
 )
-@configured
+@with_configuration
 @click.option(
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
@@ -27,7 +27,7 @@ from .options import COMPLETED, UNASSUMING, Count, configured, examples, printed
     "--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).", **COMPLETED
 )
 @UNASSUMING
-@printed()
+@prints_answer()
 def command(configuration: Configuration, steps: int, names: tuple[str, ...], bare: bool) -> Document:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 

@@ -10,36 +10,46 @@ import click
 from scaling_algebra.all_rays.theorems import theorems
 from scaling_algebra.spec.parameterizations import DERIVED
 
-from .derive import CODES
-from .options import OPTIMIZER, SMTLIB, Answer, examples, network_of, parameterization, printed, tried, write
+from .derive import EXIT_CODES
+from .options import (
+    OPTIMIZER,
+    SMTLIB,
+    Answer,
+    check_output,
+    format_examples,
+    parameterization_option,
+    prints_answer,
+    with_network,
+    write_text,
+)
 
 
 @click.command(
     "rays --prove",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc rays --prove --parameterization mup --optimizer sgd --only 'B exists' --only cover",
         "scalecalc rays --prove --parameterization mssp --optimizer sgd --smtlib mssp.smt2",
         "scalecalc rays --prove --architecture bottleneck --parameterization mup --optimizer adam",
     ),
 )
-@parameterization(DERIVED)
+@parameterization_option(DERIVED)
 @OPTIMIZER
-@network_of
+@with_network
 @click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
 @SMTLIB
-@printed()
+@prints_answer()
 def command(smtlib: Path | None, **question: Any) -> tuple[Answer, int]:
-    """Prove for whole cones of rays of a network that a parameterization exists, that it is the only one, or that there
-    is none.
+    """Prove for whole cones of rays that a network's parameterization exists, that it is the only one, or that there is
+    none.
 
     All theorems of one parameterization of the MoE block take minutes. The exit code is 0 if every theorem is proved, 1
-    if one is refuted, 3 if one is undecided, or if proofs do not reach the network or the optimizer.
+    if one is refuted, 3 if one is undecided, or if proofs do not support the network or the optimizer.
     """
-    tried(smtlib, "text", "--smtlib")
+    check_output(smtlib, "text", "--smtlib")
     proofs = theorems(**question)
     if smtlib is not None:
         if scripts := proofs.scripts():
-            write(smtlib, scripts)
+            write_text(smtlib, scripts)
         else:
             click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
-    return proofs.document(), CODES[proofs.proved]
+    return proofs.document(), EXIT_CODES[proofs.proved]

@@ -1,7 +1,7 @@
-"""The size of one Gaussian tensor network: the half-weight rule. Knows no training.
+"""Sizes of Gaussian tensor networks by the half-weight rule, without any notion of training.
 
-The search for matchings may be compiled, at installation. What was compiled from another text than the one that lies
-here is not used, nor is anything compiled with SCALECALC_PURE in the environment.
+The search for matchings may be compiled at installation. A compiled module is used only if it was compiled from the
+present sources, and not if the environment variable SCALECALC_PURE is set.
 """
 
 import os
@@ -12,22 +12,24 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 COMPILED = ("canonical", "matchings", "kernels")
-"""Modules of the search, each after those that it imports. They count in small numbers: where a signal arrives in the
-midst of a product of large ones, compiled code takes it for lack of memory and ends the process."""
+"""Modules of the search, each after those that it imports. They count in small integers: given a packed size, compiled
+code would report an overflow as lack of memory and end the process.
+"""
 _HERE = Path(__file__).parent
 
 
 def library() -> str:
-    """Name of the compiled library: a digest of its sources."""
+    """Returns the name of the compiled library, which is a digest of its sources."""
     return "c" + sha256(b"".join((_HERE / f"{name}.py").read_bytes() for name in COMPILED)).hexdigest()[:16]
 
 
 def _there(stem: str) -> bool:
+    """Tests whether a compiled module of this name exists."""
     return any((_HERE / f"{stem}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
 
 
 def _load() -> None:
-    """Takes the sources, which Python would pass over for what is compiled."""
+    """Imports the .py sources, although compiled extensions would take precedence."""
     for name in COMPILED:
         spec = spec_from_file_location(f"{__name__}.{name}", _HERE / f"{name}.py")
         assert spec is not None and spec.loader is not None

@@ -1,6 +1,6 @@
 """Arithmetic of signals: exact exponents of sums of Gaussian tensor networks, on one ray.
 
-Read next: ``sizes.py`` and ``store.py`` (what it stands on), ``kernels.py`` (the product of two kernels).
+Read next: ``sizes.py`` and ``store.py`` (the base classes), ``kernels.py`` (the product of two kernels).
 """
 
 from __future__ import annotations
@@ -16,45 +16,53 @@ from .sizes import SignalSizes
 
 
 class Algebra(SignalSizes):
-    """Arithmetic of signals on one ray; see ``KernelStore`` for its arguments."""
+    """Arithmetic of signals on one ray; ``KernelStore`` describes its arguments."""
 
     def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
-        """An initial tensor with entries of size ``exponent``. ``indices``: the letters it truly has (others are
-        broadcast: a tensor shared across experts has no expert index)."""
+        """Returns the signal of an initial tensor.
+
+        Args:
+            name: its name.
+            letters: its indices.
+            exponent: packed size of its entries.
+            indices: the indices along which it varies; by default all. A tensor that all experts share is constant
+                along the
+                expert index.
+        """
         live = self.live(letters)
         varying = self.live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
         flat = frozenset(live) - frozenset(varying)
-        depends = None if name.startswith(INDICATOR) else frozenset({name})
+        depends = None if name.startswith(INDICATOR) else self.tensor_bit(name)
         return Signal(
             live, {self.intern(kernel): exponent}, None, varying, made=Made("tensor"), flat=flat, depends=depends
         )
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
-        """A deterministic tensor with all entries of size ``exponent``."""
+        """Returns a deterministic signal all of whose entries have the packed size ``exponent``."""
         live = self.live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
         flat: frozenset[str] = frozenset(live)
-        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=flat, depends=frozenset())
+        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=flat, depends=0)
 
     def unknown(self, letters: str, size: int = 0) -> Signal:
-        """A signal of which only a packed bound on the size of its entries is known."""
+        """Returns a signal of which only a packed upper bound on the size of its entries is known."""
         return Signal(self.live(letters), {}, size, made=Made("constant"))
 
     def given(self, name: str, letters: str) -> Signal:
-        """A constant whose entries are fixed numbers of size 1 that differ along each of its indices."""
+        """Returns a constant whose entries are fixed numbers of size 1 that differ along each index."""
         live = self.live(letters)
         if not live:
             return self.constant(live)
         kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
-        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=frozenset())
+        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=0)
 
     def nothing(self, letters: str) -> Signal:
-        """Exactly zero."""
+        """Returns a signal that is exactly zero."""
         return Signal(self.live(letters), {})
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
-        """Multiply by deterministic factors."""
+        """Returns a signal times deterministic factors."""
         exponent = sum(x.size for x in scalars)
         tail = None if s.tail is None else s.tail + exponent
         terms = {k: e + exponent for k, e in s.terms.items()}
@@ -66,12 +74,16 @@ class Algebra(SignalSizes):
         return s.but(terms=terms, tail=tail, leaf=None, name="", **changes)
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
-        """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
+        """Subtracts the mean over an index: the part that is constant along it cancels exactly, the rest keeps its
+        size.
 
-        Law: P = I - 11^T/M annihilates what does not depend on the index, and is a projection of rank M - 1. What is
-        left of a square is its fluctuation; that of a sign has none, so where leaves may be signs it is an upper bound.
+        Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
+        1. Of a
+        square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper bound.
 
         Args:
+            s: the signal.
+            letter: the index.
             ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
         """
         if letter not in s.letters:
@@ -91,9 +103,14 @@ class Algebra(SignalSizes):
         return s.but(terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
-        """Keep some entries of an index: those of an index of a smaller axis, chosen without regard to the signal.
+        """Keeps a subset of the entries along an index, chosen independently of the signal.
 
-        Law: the root-mean-square over exchangeable entries does not change, only what later sums run over.
+        Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
+
+        Args:
+            s: the signal.
+            letter: the index.
+            to: the index of the subset, of a smaller axis.
         """
         if letter not in s.letters:
             return s
@@ -107,10 +124,10 @@ class Algebra(SignalSizes):
         return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
-        """A signal with its letters ``old`` called ``new``, position by position.
+        """Renames indices of a signal, ``old`` to ``new``, position by position.
 
         Raises:
-            ValueError: the letters do not correspond one to one, or change their axis.
+            ValueError: the indices do not correspond one to one, or belong to different axes.
         """
         if old == new:
             return s
@@ -129,10 +146,10 @@ class Algebra(SignalSizes):
         return s.but(letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        """Sum: equal kernels keep the larger exponent.
+        """Adds signals. Of equal kernels the larger exponent is kept.
 
         Raises:
-            ValueError: the signals have different letters.
+            ValueError: the signals have different indices.
         """
         parts = self._aligned(signals)
         nonzero = [s for s in parts if not s.zero]
@@ -156,7 +173,7 @@ class Algebra(SignalSizes):
         return self.pruned(self.shared(whole))
 
     def largest(self, s: Signal, most: int) -> Signal:
-        """A signal with its largest kernels, and the size of the others as its tail."""
+        """Keeps the ``most`` largest kernels of a signal, and adds the size of the others to its tail."""
         kept, rest = self.ranked(s)[:most], self.ranked(s)[most:]
         tail = max((size for size, _, _ in rest), default=None)
         loss = max((size for size, k, _ in rest if self.in_doubt[k]), default=None)
@@ -164,18 +181,25 @@ class Algebra(SignalSizes):
         return s.but(terms=terms, tail=larger(s.tail, tail), loss=larger(s.loss, loss)) if rest else s
 
     def uncentred(self, s: Signal) -> Signal:
-        """A signal as large, of which no addend is known to sum to zero."""
+        """Returns a signal of the same size without the information which of its terms sum to zero."""
         return s.but(centred={}) if s.centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
-        """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
+        """Multiplies two signals. Common indices are identified, and indices not in ``out`` are summed.
 
-        Pairs of kernels are taken from the largest possible product down, and the rest is bounded (``_bound``) once it
-        falls ``gap`` below the result; where that takes too much work, once it cannot exceed the result.
+        Pairs of kernels are multiplied from the largest possible product down. The rest is only bounded
+        (``product_bound``)
+        once it falls ``gap`` below the result, or, if this takes too much work, once it cannot exceed the result.
+
+        Args:
+            a: the first factor.
+            b: the second factor.
+            out: the indices of the result.
+            tag: the kind of product, for explanations.
 
         Raises:
-            ValueError: ``out`` has a letter that neither signal has.
-            Exhausted: the product takes more than the work of the rung.
+            ValueError: ``out`` has an index that neither signal has.
+            Exhausted: the product exceeds the work budget.
         """
         out = self.live(out)
         if a.zero or b.zero:
@@ -203,7 +227,18 @@ class Algebra(SignalSizes):
         return product
 
     def _apart(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
-        """A product that sums an index along which addends of the first factor sum to zero, the others apart."""
+        """Multiplies two signals where terms of the first sum to zero along a summed index.
+
+        These terms are multiplied only by the part of the second factor that varies along the index, all others by the
+        whole.
+
+        Args:
+            a: the first factor.
+            b: the second factor.
+            x: the index.
+            out: the indices of the result.
+            tag: the kind of product.
+        """
         factors = (a, self.centred(b, x))
         left, right = (s.but(centred={y: s.centred[y] for y in s.centred if y != x}) for s in factors)
         products = [Algebra.contract(self, left, right, out, tag)]
@@ -212,14 +247,16 @@ class Algebra(SignalSizes):
         return Algebra.add(self, products)
 
     def product(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
-        """Product of any number of signals; letters they share are identified, letters not in ``out`` are summed.
+        """Multiplies any number of signals. Common indices are identified, and indices not in ``out`` are summed.
 
-        Factors meet two by two: constants first, then initial tensors and what they act on, since there the operator
-        norm bounds what is dropped, then the pair with the smallest result. A letter is summed as soon as no other
-        factor has it.
+        Factors are multiplied in pairs: constants first, then initial tensors with what they act on, since there the
+        operator
+        norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no other
+        factor has
+        it.
 
         Raises:
-            ValueError: no signals, or ``out`` has a letter that none of them has.
+            ValueError: there are no signals, or ``out`` has an index that none of them has.
         """
         pool = list(signals)
         if not pool:
@@ -234,7 +271,7 @@ class Algebra(SignalSizes):
         return self.contract(pool[0], pool[1], out, tag)
 
     def _aligned(self, signals: Iterable[Signal]) -> list[Signal]:
-        """Signals with their letters in the order of the first."""
+        """Returns the signals with their indices in the order of the first."""
         parts = list(signals)
         letters = parts[0].letters
         for k, s in enumerate(parts):
@@ -245,18 +282,18 @@ class Algebra(SignalSizes):
         return parts
 
     def deterministic(self, s: Signal) -> bool:
-        """Has a signal no Gaussian in it?"""
+        """Tests whether a signal contains no Gaussian tensor."""
         return s.tail is None and not any(self.kernels[k].leaves for k in s.terms)
 
 
 def _kept(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
-    """Letters of two factors that the result or another factor has."""
+    """Returns the indices of two factors that the result or another factor has."""
     rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
     return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
 
 
 def _urgency(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-    """The order in which two factors of a product should meet: late for a large number."""
+    """Returns a sort key of pairs of factors: the pair with the smallest key is multiplied first."""
     a, b = (pool[k] for k in pair)
     shared, kept = set(a.letters) & set(b.letters), _kept(pool, *pair, out)
     constants = sum(map(algebra.deterministic, (a, b)))
@@ -271,11 +308,12 @@ def _urgency(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], ou
 
 
 def _square(kernel: Kernel, at: int) -> bool:
-    """Two leaves of a kernel are the same, and vary with an open index."""
+    """Tests whether a kernel has the same leaf twice, and it varies along an open index."""
     there = kernel.along(at)
     return len(set(there)) < len(there)
 
 
 def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:
+    """Tests whether a kernel varies along an open index."""
     c = kernel.opens[at]
     return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

@@ -1,4 +1,4 @@
-"""The product of two signals: pairs of kernels from the largest product down, and bounds on what is left out.
+"""Multiplies two signals: pairs of kernels from the largest product down, and upper bounds on the rest.
 
 Read next: ``kernels.py`` (the product of two kernels), ``algebra.py`` (products of any number).
 """
@@ -12,15 +12,23 @@ from .signals import Made, Signal, larger
 from .sizes import SignalSizes
 
 PRODUCT = 16
-"""Work that a product takes beside its matching searches, in nodes of these."""
+"""Work of a product besides its matching searches, in nodes of these."""
 
 
 def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
-    """A product as ``Algebra.contract`` says, of which no more is dropped than what falls ``gap`` below it; negative:
-    than what cannot exceed it.
+    """Multiplies two signals, as ``Algebra.contract`` describes.
+
+    Args:
+        algebra: the algebra.
+        a: the first factor.
+        b: the second factor.
+        out: the indices of the result.
+        tag: the kind of product.
+        gap: packed size; products of kernels this far below the result are dropped. If negative, only those that cannot
+            exceed the result are dropped.
 
     Raises:
-        Exhausted: the product takes more than the work of the rung.
+        Exhausted: the product exceeds the work budget.
     """
     algebra.meter.add(PRODUCT)
     spec, contraction, cost = algebra.meeting(a.letters, b.letters, out)
@@ -88,8 +96,16 @@ def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, g
 
 
 def origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
-    """Kernels of the two factors of a product whose matching made this kernel, and a function that finds that
-    matching for any labelling of them."""
+    """Finds a pair of kernels of the two factors of a product whose product contains a kernel.
+
+    Args:
+        algebra: the algebra.
+        s: the product.
+        k: id of the kernel.
+
+    Returns:
+        The ids of the two kernels, and a function that finds the matching for any labelling of their leaves.
+    """
     assert s.made is not None and s.made.rule == "product"
     a, b = s.made.parts
     spec, contraction, cost = algebra.meeting(a.letters, b.letters, s.letters)
@@ -118,14 +134,18 @@ def origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[
 
 
 def product_bound(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
-    """Upper bound on the size of a product, beyond the sizes of its factors, whatever they are.
+    """Returns an upper bound on the size of a product, relative to the product of the sizes of its factors.
 
-    Law: by Cauchy-Schwarz over the summed letters, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of
-    the letters that both have and the result keeps. A signal is exchangeable along every axis, and moments of
-    polynomials in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of
-    n, but for entries with equal indices: they are rare, and may be larger by the square root of how rare they are.
-    So each axis that the factors share and keep in more than one letter costs half its dimension per further one.
-    Where a factor is an initial tensor its operator norm is another bound.
+    Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of the
+    indices that both have and the result keeps. A signal is exchangeable along every axis, and moments of polynomials
+    in
+    Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n, except for
+    entries
+    with equal indices: they are rare, and may be larger by the square root of how rare they are. So if the factors
+    share
+    and keep several indices of one axis, each but the first costs half its dimension. If a factor is an initial tensor,
+    its
+    operator norm gives another bound. The smallest bound is returned.
     """
     sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
     shared: dict[str, list[int]] = {}
@@ -134,17 +154,18 @@ def product_bound(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
             shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
     meet = sum(sum(halves) - min(halves) for halves in shared.values())
     costs = [sums + meet, _operator_cost(algebra, a, b, out), _operator_cost(algebra, b, a, out)]
-    if a.depends is not None and b.depends is not None and a.depends.isdisjoint(b.depends):
+    if a.depends is not None and b.depends is not None and not a.depends & b.depends:
         saved = (_uncorrelated(algebra, a, out), _uncorrelated(algebra, b, out))
         costs += [sums + meet - x for x in saved if x is not None]
     return min(x for x in costs if x is not None)
 
 
 def _uncorrelated(algebra: SignalSizes, a: Signal, out: str) -> int | None:
-    """The saving in a product of a signal with an independent one; None if nothing is known.
+    """Returns by how much the bound on a product of a signal with an independent one decreases; None if nothing is
+    known.
 
     Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (kernels are Wick
-    products). So a sum over such an index, of products with an independent signal, is one of uncorrelated terms.
+    products). So a sum over such an index, of products with an independent signal, is a sum of uncorrelated terms.
     """
     if a.tail is not None:
         return None
@@ -155,9 +176,11 @@ def _uncorrelated(algebra: SignalSizes, a: Signal, out: str) -> int | None:
 
 
 def _operator_cost(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
-    """Largest growth of the rms of ``b`` under the initial tensor ``a``, beyond the size of its entries.
+    """Returns the largest growth of the rms of ``b`` under the initial tensor ``a``, relative to the size of its
+    entries.
 
-    Law: a Gaussian matrix of F rows and C columns has operator norm sigma max(F, C)^(1/2), whatever it acts on.
+    Law: a Gaussian matrix with F rows and C columns has operator norm sigma max(F, C)^(1/2), whatever it acts on.
+    Returns None if ``a`` is no initial tensor.
     """
     if a.leaf is None:
         return None

@@ -1,7 +1,7 @@
-"""Signals at every parameter point at once: split by how often each unknown enters (the grade).
+"""Signals at every parameter point at once, split by how often each unknown occurs as a factor (the grade).
 
-All monomials of one grade move together when the parameters change, so pruning among them is as certain as at one
-point, and what remains is the complete max-plus form.
+All monomials of one grade change alike when the parameters change. So pruning among them is as certain as at one point,
+and the result is the complete maximum of monomials.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .kernels import Exhausted
 from .signals import Scalar, Signal
 
 _FIELD = 12
-"""Bits of one count in a grade; counts stay far below 2**11."""
+"""Bits of one count in a grade; counts are far below 2**11."""
 _INNER = 1 << 400
 """Packed sizes are ``grade * _INNER + size``, with |size| far below _INNER / 2."""
 _GAP = Fraction(1, 2)
@@ -28,8 +28,12 @@ _GAP = Fraction(1, 2)
 class Bounds:
     """Bounds on the size of a quantity at every parameter point.
 
-    Law: max of ``lower`` <= size <= max of ``upper``. Forms in both are exact. Without any ``upper`` the quantity is
+    Law: max of ``lower`` <= size <= max of ``upper``. Forms in both are exact. If ``upper`` is empty, the quantity is
     exactly zero.
+
+    Attributes:
+        lower: monomials that are lower bounds.
+        upper: monomials whose maximum is an upper bound.
     """
 
     lower: tuple[Form, ...]
@@ -37,7 +41,7 @@ class Bounds:
 
 
 Sizes = dict[int, tuple[int | None, int]]
-"""Of each grade the packed size that its kernels show, if any, and an upper bound."""
+"""For each grade the packed size of its kernels, None if there are none, and an upper bound."""
 
 
 class Graded(Signal):
@@ -60,12 +64,15 @@ class Graded(Signal):
 
 
 class FormAlgebra(Algebra):
-    """The algebra of graded signals: every operation acts on the grades apart.
+    """The algebra of graded signals: every operation acts on each grade separately.
 
     Args:
+        ray: rates of the axes.
+        letters: axis of each index.
         names: the unknowns; a factor n^-x of an unknown x counts once.
-        tracked, centred: see ``Algebra``.
-        most: grades that a product may have.
+        tracked: see ``KernelStore``.
+        most: maximum number of grades of a product; None for no limit.
+        centred: see ``KernelStore``.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class FormAlgebra(Algebra):
         return Graded(s.letters, {grade: s})
 
     def sized(self, letters: str, unknown: str) -> Signal:
-        """A signal of which only the size n^-unknown is known: an upper bound."""
+        """Returns a signal of which only the size n^-unknown is known, as an upper bound."""
         grade, inner = split(self.pack(Fraction(0), {}, {unknown: -1}))
         live = self.live(letters)
         return Graded(live, {grade: Signal(live, {}, tail=inner)})
@@ -125,10 +132,10 @@ class FormAlgebra(Algebra):
         return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
-        """See ``Algebra.scaled``.
+        """Returns a signal times deterministic factors.
 
         Raises:
-            Exhausted: a factor of which only a bound is known: forms say of no grade that it is one.
+            Exhausted: only a bound is known of a factor, which forms cannot express.
         """
         if not all(x.certain for x in scalars):
             raise Exhausted
@@ -164,12 +171,12 @@ class FormAlgebra(Algebra):
         return Graded(out, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def sizes(self, s: Signal) -> Sizes:
-        """The root-mean-square of each grade that is not exactly zero."""
+        """Returns the root-mean-square of each grade that is not exactly zero."""
         sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
-        """Forms of the root-mean-square of a signal."""
+        """Returns bounds on the root-mean-square of a signal."""
         sizes = self.sizes(s).items()
         return Bounds(
             tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
@@ -177,7 +184,7 @@ class FormAlgebra(Algebra):
         )
 
     def graded(self, grade: int, packed: int) -> Form:
-        """The form of a size in a grade."""
+        """Returns a packed size of a grade as a form."""
         counts = []
         for name in self.names:
             low = grade & (1 << _FIELD) - 1
@@ -191,6 +198,7 @@ class FormAlgebra(Algebra):
 
 
 def split(packed: int) -> tuple[int, int]:
+    """Splits a packed number into grade and packed size."""
     inner = (packed + _INNER // 2) % _INNER - _INNER // 2
     return (packed - inner) // _INNER, inner
 

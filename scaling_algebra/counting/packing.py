@@ -1,8 +1,8 @@
-"""Packed exponents: one integer carries an exponent of n and the linear form behind it.
+"""Packed exponents: one integer holds an exponent of n and the linear form that it is the value of.
 
-From the top: the value on the ray; minus the number of unknown factors, so that of equal exponents the simplest
-monomial wins; counts of the unknown b, c, d, alpha; twice the power of each axis. Adding and comparing exponents is
-adding and comparing integers, exactly. Read next: ``signals.py``.
+From the most significant bits down: the value on the ray; minus the number of factors that are unknowns, so that of
+equal exponents the simplest monomial is the largest; counts of the unknowns b, c, d, alpha; twice the power of each
+axis. Sums and comparisons of exponents are sums and comparisons of integers, and are exact. Read next: ``signals.py``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
-"""Exponents are multiples of one over this, times the rates of the ray, in units of the largest rate: a ray times a
-constant packs to the same integers."""
+"""The unit of exponents is one over this, times the rates of the ray relative to the largest. So a multiple of a ray
+packs
+to the same integers.
+"""
 COARSER = "give powers whose denominators have no prime factor above 13"
 FIELD = 24
-"""Bits of each component of a packed exponent; components are small counts, far below 2**23."""
+"""Bits of each component of a packed exponent, whole bytes; components are small counts, far below 2**23."""
+_NEGATIVE = 1 << FIELD - 1
+"""Added to each component, so that none is negative and they can be read off one by one."""
 
 
 class Packing:
     """Packs and unpacks exponents on one ray, for one list of unknowns.
 
     Attributes:
-        counted: axes whose powers are counted.
+        ray: rates of the axes.
+        unknowns: the unknowns.
+        counted: axes whose powers are stored.
     """
 
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
@@ -39,14 +45,20 @@ class Packing:
         self._axis = {axis: FIELD * k for k, axis in enumerate(self.counted)}
         self._unknown = {name: FIELD * k for k, name in enumerate(self.unknowns, len(self.counted))}
         self._shift = FIELD * (len(self.counted) + len(self.unknowns) + 1)
+        self._bias = sum(_NEGATIVE << FIELD * k for k in range(len(self.counted) + len(self.unknowns)))
         self._values = dict[int, Fraction]()
         self._forms = dict[int, Form]()
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
-        """One integer for an exponent: its value, powers of the axes (multiples of 1/2) and counts of the unknowns.
+        """Packs an exponent.
+
+        Args:
+            value: the exponent of n on the ray.
+            axes: power of each axis, a multiple of 1/2.
+            unknowns: count of each unknown.
 
         Raises:
-            UsageError: the exponent is finer than the unit of this packing.
+            UsageError: the exponent is no multiple of the unit.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
@@ -61,32 +73,30 @@ class Packing:
         return packed - (sum(map(abs, unknowns.values())) << self._shift - FIELD)
 
     def scale(self, axes: Mapping[str, Fraction | int]) -> int:
-        """Packed exponent of a product of powers of the axes."""
+        """Packs the exponent of a product of powers of the axes."""
         return self.pack(Power.of(axes).on(self.ray), axes, {})
 
     def value(self, packed: int) -> Fraction:
-        """Exponent of n."""
-        if packed not in self._values:
-            self._values[packed] = Fraction(self.whole(packed) * self._unit.denominator, self._unit.numerator)
-        return self._values[packed]
+        """Returns the exponent of n."""
+        whole = self.whole(packed)  # of a deep network a packed exponent is kilobytes, this is not
+        if whole not in self._values:
+            self._values[whole] = Fraction(whole * self._unit.denominator, self._unit.numerator)
+        return self._values[whole]
 
     def whole(self, packed: int) -> int:
-        """Exponent of n in units of this packing."""
-        return (packed + (1 << self._shift - 1)) >> self._shift
+        """Returns the exponent of n in units of this packing."""
+        return (packed >> self._shift - 1) + 1 >> 1
 
     def form(self, packed: int) -> Form:
-        """The linear form behind a packed exponent."""
+        """Returns the linear form of a packed exponent."""
         if packed not in self._forms:
             self._forms[packed] = self._form(packed)
         return self._forms[packed]
 
     def _form(self, packed: int) -> Form:
-        counts = []
-        for _ in (*self.counted, *self.unknowns):
-            low = packed & (1 << FIELD) - 1
-            low -= low >> FIELD - 1 << FIELD
-            counts.append(low)
-            packed = packed - low >> FIELD
+        width, length = FIELD // 8, len(self.counted) + len(self.unknowns)
+        digits = (packed + self._bias & (1 << FIELD * length) - 1).to_bytes(width * length, "little")
+        counts = [int.from_bytes(digits[k : k + width], "little") - _NEGATIVE for k in range(0, width * length, width)]
         axes = {axis: Fraction(c, 2) for axis, c in zip(self.counted, counts, strict=False)}
         named = zip(self.unknowns, counts[len(self.counted) :], strict=True)
         return Form(Power.of(axes), tuple((u, c) for u, c in named if c))

@@ -1,6 +1,6 @@
-"""What a direction takes from a signal: multiples of another one, and what may cancel with them.
+"""Projections of signals: removes multiples of another signal, and marks kernels that may cancel as a result.
 
-Read next: ``dynamics/norms.py`` (asks for them).
+Used by: ``dynamics/norms.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from .signals import Made, Scalar, Signal, larger
 
 
 def doubted(algebra: Algebra, s: Signal, along: Signal) -> Signal:
-    """A signal of which the kernels that another one has may cancel in later products: they are upper bounds."""
+    """Marks the kernels that a signal shares with another one as upper bounds, because they may cancel in later
+    products."""
     terms = dict[int, int]()
     for k, e in s.terms.items():
         number, e = (algebra.with_doubt(k), e - algebra.later) if k in along.terms else (k, e)
@@ -25,11 +26,12 @@ def doubted(algebra: Algebra, s: Signal, along: Signal) -> Signal:
 
 
 def numbered(algebra: Algebra, s: Signal) -> Signal:
-    """A signal without an index that grows, of which the random part is kept by a bound on its size alone.
+    """Replaces the random part of a signal without growing indices by a bound on its size.
 
-    Law: it is a few numbers c, polynomials in Gaussians. Whatever Y is made of what they multiply, rms(c Y) <= C rms(c)
-    rms(Y) (Cauchy-Schwarz, then hypercontractivity), so a constant of that size bounds each kernel of c Y from above.
-    Which kernels c Y has is not known: it may cancel any that are no larger (``SignalSizes.stands``).
+    Law: the signal is a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c) rms(Y)
+    (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each kernel of c Y from above. It is
+    not
+    known which kernels c Y has: it may cancel any that are no larger (``SignalSizes.stands``).
     """
     plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
     rest = {k: e for k, e in s.terms.items() if k not in plain}
@@ -41,15 +43,19 @@ def numbered(algebra: Algebra, s: Signal) -> Signal:
 
 
 def less_multiple(algebra: Algebra, s: Signal, other: Signal) -> Signal:
-    """A signal with a lower bound on what is left of it where a random multiple of another one, entry by entry, is
-    taken away: the size of its kernels that are none."""
+    """Adds a lower bound on what is left of a signal after a random multiple of another one is subtracted, entry by
+    entry.
+
+    The bound is the size of the kernels that cannot belong to such a multiple.
+    """
     kept = multiples(algebra, s, other).terms.keys() - other.terms.keys()
     size = algebra.rms(s.but(terms={k: e for k, e in s.terms.items() if k not in kept}, least=None))
     return s.but(least=None if size is None else size - algebra.later, leaf=None, made=Made("doubted", (s,)))
 
 
 def multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
-    """Kernels of a signal that may be another signal times something: they have all leaves of a kernel of it."""
+    """Keeps the kernels of a signal that may be a multiple of another signal: those with all leaves of one of its
+    kernels."""
     names = [Counter(name for name, _ in algebra.kernels[k].leaves) for k in of.terms]
 
     def within(k: int) -> bool:
@@ -60,12 +66,14 @@ def multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
 
 
 def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
-    """A signal plus that multiple of another which removes the leading kernel of the other from it.
+    """Adds the multiple of another signal that removes its leading kernel.
 
-    Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
-    makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
-    function of its leaves only the linear part is removed, so it stays as an upper bound. So does every other kernel
-    that ``s`` has as many times as ``by``: of ``2 (h + u)`` less a multiple of ``h + u`` nothing is left.
+    Law: kernels are linearly independent, with deterministic coefficients. So a projection that maps ``by`` to zero has
+    the
+    same value on both signals, and the result is not parallel to ``by``. If a kernel may stand for a nonlinear function
+    of
+    its leaves, only the linear part is removed, so it stays as an upper bound. So does every other kernel with the same
+    ratio of coefficients in ``s`` and ``by``: nothing is left of ``2 (h + u)`` less a multiple of ``h + u``.
     """
     pivot = _pivot(algebra, s, by)
     if pivot is None:
@@ -82,13 +90,14 @@ def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
 
 def outgrows(algebra: Algebra, s: Signal, by: Signal) -> bool:
-    """A signal may have more of another one than there is of it."""
+    """Tests whether the coefficient of another signal's leading kernel may be larger in a signal than in that other
+    one."""
     pivot = _pivot(algebra, s, by)
     return pivot is not None and algebra.value(s.terms[pivot]) >= algebra.value(by.terms[pivot])
 
 
 def _pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
-    """The leading kernel of a signal that another has."""
+    """Returns the leading kernel of ``by`` that ``s`` has, too; None if there is none."""
     leading = algebra.leading(by)
     order = min((algebra.degree(by.terms[k]) for k in leading), default=0)
     return next((k for k in leading if k in s.terms and algebra.degree(by.terms[k]) == order), None)

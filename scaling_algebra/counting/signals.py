@@ -1,6 +1,6 @@
 """Signals in normal order: random tensors as maps from kernels to packed exponents (``packing.py``), on one ray.
 
-What pruning drops is bounded by ``Signal.tail``.
+``Signal.tail`` bounds what pruning drops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class Scalar(NamedTuple):
-    """A deterministic factor: what it is called, its packed size, and whether that size is certified."""
+    """A deterministic factor.
+
+    Attributes:
+        label: its name in explanations.
+        size: its packed size.
+        certain: True if that size is certified.
+    """
 
     label: str
     size: int
@@ -20,7 +26,12 @@ class Scalar(NamedTuple):
 
 
 class EntrySize(NamedTuple):
-    """The packed size of the entries of an outer product, None if it is exactly zero, and whether it is certified."""
+    """The size of the entries of an outer product.
+
+    Attributes:
+        packed: the packed size; None if it is exactly zero.
+        certain: True if it is certified.
+    """
 
     packed: int | None
     certain: bool = True
@@ -32,11 +43,13 @@ Rule: TypeAlias = Literal[
 
 
 class Made:
-    """The making of a signal, for walking back (``monomials.py``); no computation reads it.
+    """The origin of a signal, for explanations (``monomials.py``); no computation uses it.
 
     Attributes:
-        rule: the operation. ``parts`` are its operands, ``scalars`` the factors of ``scaled``.
-        tag: what kind of product it is, e.g. ``forward ROLE``: the inner product of a rank-one update with its input.
+        rule: the operation.
+        parts: its operands.
+        scalars: the factors of ``scaled``.
+        tag: the kind of product, such as ``forward ROLE`` for the inner product of a rank-one update with its input.
     """
 
     __slots__ = ("parts", "rule", "scalars", "tag")
@@ -49,17 +62,18 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """The precision with which signals are kept: one rung of a ladder that is climbed until an answer is certified.
+    """A budget: how precisely signals are kept. Budgets increase until an answer is certified.
 
     Attributes:
         gap: kernels this far below the leading one are dropped, in powers of the axis that grows fastest.
-        most: a signal keeps at most so many kernels, the largest, and among equals those with the fewest leaves.
+        most: maximum number of kernels of a signal; the largest are kept, and of equal ones those with the fewest
+            leaves.
         leaves: kernels with more leaves than this are dropped.
-        work: nodes of matching searches that one product of two signals may take.
-        total: nodes of all products that one question may need.
-        whole: nothing is dropped, whatever the gap; a product that takes more work raises ``Exhausted``.
-        doubts: a signal keeps at most so many kernels that may cancel others.
-        numbers: of an inner product that a norm takes away before training the size alone is kept
+        work: maximum number of nodes of the matching searches for one product of two signals.
+        total: maximum number of nodes of all products for one question.
+        whole: nothing is dropped, whatever the gap; a product that exceeds ``work`` raises ``Exhausted``.
+        doubts: maximum number of kernels of a signal that may cancel others.
+        numbers: only the size is kept of an inner product that a norm removes before training
             (``projections.numbered``).
     """
 
@@ -74,23 +88,25 @@ class Rung:
 
 
 class Signal:
-    """A random tensor as kernels with exponents.
+    """A random tensor as a sum of kernels with coefficients, of which only the exponents are kept.
 
     Attributes:
-        letters: name of each open index, e.g. ``"ik"``; the axis of each letter is fixed by the algebra.
-        terms: kernel id -> packed exponent of its coefficient (the std of its leaves included).
-        tail: packed upper bound on the root-mean-square of everything pruning dropped; None if nothing was.
-        leaf: letters of the tensor when the signal is one initial tensor (enables the operator-norm bound).
-        name: what explanations call it; empty for intermediate results.
-        made: how it was made.
-        flat: letters along which all of it is constant, what pruning dropped included.
-        centred: letters along which addends of it sum to zero, each with what is left where these are not counted.
-        least: packed lower bound on its root-mean-square that no kernel shows.
-        sound: every size that it was divided by is certified.
-        loss: packed bound on what was dropped and may cancel something else; part of the tail.
-        depends: initial tensors that all of it is a function of, what pruning dropped included; None if not known.
-        curved: a kernel of it may stand for a nonlinear function of its leaves, entry by entry.
-        signed: leaves of it may stand for signs, whose squares do not vary.
+        letters: its open indices, such as ``"ik"``; the algebra has their axes.
+        terms: packed exponent of the coefficient of each kernel, by kernel id; the std of the leaves is included.
+        tail: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
+            dropped.
+        leaf: indices of the tensor if the signal is one initial tensor (enables the operator-norm bound).
+        name: its name in explanations; empty for intermediate results.
+        made: its origin.
+        flat: indices along which all of it is constant, including what was dropped.
+        centred: for each index along which some of its terms sum to zero, the signal without these terms.
+        least: packed lower bound on its root-mean-square, if it exceeds those of its kernels.
+        sound: True if every size that it was divided by is certified.
+        loss: packed bound on the dropped terms that may cancel others; part of the tail.
+        depends: initial tensors that all of it is a function of, including what was dropped, as the bits of one
+            integer (``KernelStore.tensor_bit``), which takes less memory than a set of names; None if unknown.
+        curved: True if a kernel may stand for a nonlinear function of its leaves, entry by entry.
+        signed: True if leaves may stand for signs, whose squares do not vary.
     """
 
     __slots__ = (
@@ -111,7 +127,7 @@ class Signal:
         least: int | None = None,
         sound: bool = True,
         loss: int | None = None,
-        depends: frozenset[str] | None = None,
+        depends: int | None = None,
         curved: bool = False,
         signed: bool = False,
     ) -> None:
@@ -122,17 +138,17 @@ class Signal:
 
     @property
     def zero(self) -> bool:
-        """Exactly zero: no kernels and nothing dropped."""
+        """True if it is exactly zero: it has no kernels, and nothing was dropped."""
         return not self.terms and self.tail is None
 
     @property
     def content(self) -> Hashable:
-        """All that is counted of it: not its name, nor how it was made."""
+        """Everything that determines sizes, as a hashable value; name and origin are excluded."""
         own = (getattr(self, x) for x in Signal.__slots__ if x not in ("centred", "made", "name", "terms"))
         return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.centred.items())
 
     def again(self) -> Signal:
-        """A copy."""
+        """Returns a copy."""
         copy = object.__new__(Signal)
         copy.letters, copy.terms, copy.tail, copy.leaf = self.letters, self.terms, self.tail, self.leaf
         copy.name, copy.made, copy.flat, copy.centred = self.name, self.made, self.flat, self.centred
@@ -141,7 +157,7 @@ class Signal:
         return copy
 
     def but(self, **changes: Any) -> Signal:
-        """A copy with other values of some attributes."""
+        """Returns a copy with other values of some attributes."""
         copy = self.again()
         for name, value in changes.items():
             setattr(copy, name, value)
@@ -149,5 +165,5 @@ class Signal:
 
 
 def larger(a: int | None, b: int | None) -> int | None:
-    """The larger of two packed sizes; None is nothing."""
+    """Returns the larger of two packed sizes; None is zero."""
     return b if a is None else a if b is None or a >= b else b

@@ -1,9 +1,11 @@
-"""The size of a signal: its leading exponent, what bounds the rest, and what a rung keeps of it."""
+"""The size of a signal: its leading exponent, upper bounds, and what is kept of it under a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import reduce
+from operator import or_
 
 from scaling_algebra.spec.powers import Form
 
@@ -13,13 +15,14 @@ from .store import KernelStore
 
 
 class SignalSizes(KernelStore):
-    """Sizes of signals, read off their kernels."""
+    """Computes sizes of signals from their kernels."""
 
     def rms(self, s: Signal) -> int | None:
-        """Packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
+        """Returns the packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
 
-        Law: each kernel weighs 1/2 per summed class, and -1/2 per repeated open class; the largest kernel wins.
-        Source: the half-weight rule, tested against the Wick sum in tests/test_half_weight.py.
+        Law: each kernel has weight 1/2 per summed class, and -1/2 per repeated open class; the largest kernel
+        determines the
+        size. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.least
         for k, e in s.terms.items():
@@ -28,7 +31,8 @@ class SignalSizes(KernelStore):
         return largest
 
     def bound(self, s: Signal) -> int | None:
-        """Packed upper bound on the root-mean-square of the whole signal, dropped kernels included."""
+        """Returns a packed upper bound on the root-mean-square of the whole signal, dropped kernels included; None
+        for zero."""
         weights, largest = self.weights, larger(s.least, s.tail)
         for k, e in s.terms.items():
             if largest is None or e + weights[k] > largest:
@@ -36,12 +40,14 @@ class SignalSizes(KernelStore):
         return largest
 
     def certified(self, s: Signal) -> bool:
-        """The leading exponent stands above everything that was dropped, and was divided by certified sizes only."""
+        """Tests whether the leading exponent is exact: nothing that was dropped is larger, and every divisor is
+        certified."""
         lead, bound = self.rms(s), self.bound(s)
         return self.stands(s) and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
 
     def stands(self, s: Signal) -> bool:
-        """The leading exponent is a lower bound: divided by certified sizes, and above all that may cancel it."""
+        """Tests whether the leading exponent is a lower bound: it exceeds all that may cancel it, and divisors are
+        certified."""
         lead, loss = self.rms(s), s.loss
         for k, e in s.terms.items():
             if self.opaque[k]:
@@ -49,16 +55,16 @@ class SignalSizes(KernelStore):
         return s.sound and (loss is None or (lead is not None and self.value(lead) > self.value(loss)))
 
     def doubtful(self, s: Signal) -> bool:
-        """Terms that may cancel are as large as the rest."""
+        """Tests whether terms that may cancel exceed all others."""
         lead, bound = self.rms(s), self.bound(s)
         above = s.tail if lead is None else larger(s.tail, lead)
         return bound is not None and (above is None or self.value(bound) > self.value(above))
 
     def reaches(self, s: Signal, size: int = 0) -> bool:
-        """Is a signal at least as large as this?
+        """Tests whether a signal is at least as large as ``size``.
 
         Raises:
-            Exhausted: that is not certified.
+            Exhausted: this is not certified.
         """
         lead, bound = self.rms(s), self.bound(s)
         if lead is not None and self.value(lead) >= self.value(size):
@@ -68,7 +74,8 @@ class SignalSizes(KernelStore):
         return False
 
     def varies_apart(self, s: Signal, other: Signal, letter: str) -> bool:
-        """Along an index, a signal as large as ``s`` varies where the other does not."""
+        """Tests whether the leading part of ``s`` varies along an index with a tensor that ``other`` does not vary
+        with."""
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
             return {name for k in kernels for name, _ in self.kernels[k].along(x.letters.index(letter))}
@@ -76,25 +83,27 @@ class SignalSizes(KernelStore):
         return bool(names(s, self.leading(s)) - names(other, other.terms))
 
     def complete(self, s: Signal) -> bool:
-        """Certified, and no kernel of the leading size was dropped."""
+        """Tests whether the size is certified and no kernel of the leading size was dropped."""
         lead = self.rms(s)
         return s.sound and (s.tail is None or (lead is not None and self.value(lead) > self.value(s.tail)))
 
     def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
-        """Exponents of what a signal is a sum of: of its kernels (True), and a bound on all else that it may hold
-        (False)."""
+        """Returns the distinct exponents of a signal's terms, largest first.
+
+        Returns:
+            Pairs (exponent, exact): exact for kernels, False for upper bounds on everything else.
+        """
         exponents = {(self.value(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail, s.least) if x is not None)
         return tuple(sorted(exponents | {(self.value(x), False) for x in bounds}, reverse=True))
 
     def forms(self, s: Signal) -> tuple[Form, ...]:
-        """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
-        unknowns; each once."""
+        """Returns the distinct sizes of a signal's kernels as forms, without kernels that may cancel."""
         clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 
     def leading(self, s: Signal) -> list[int]:
-        """Kernels whose exponent is the one of the whole signal, simplest monomial first."""
+        """Returns the kernels that have the exponent of the whole signal, simplest monomial first."""
         lead = self.rms(s)
         if lead is None:
             return []
@@ -104,39 +113,44 @@ class SignalSizes(KernelStore):
         return sorted((k for k in size if self.whole(size[k]) == self.whole(lead)), key=lambda k: -size[k])
 
     def ranked(self, s: Signal) -> list[tuple[int, int, int]]:
-        """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
+        """Returns triples (size, kernel, exponent), largest first, in an order that depends on the kernels alone."""
         ranked = [(e + self.weights[k], k, e) for k, e in s.terms.items()]
         return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
     def shared(s: Signal) -> Signal:
-        """A new sum or product, now with what it has because all its parts have it."""
+        """Sets the attributes of a new sum or product that follow from its operands, and returns it."""
         assert s.made is not None
         parts = s.made.parts
         varying = {x for part in parts for x in part.letters if x not in part.flat}
         s.flat, s.sound = frozenset(s.letters) - varying, all(part.sound for part in parts)
-        names = [part.depends for part in parts]
-        s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
+        bits = [part.depends for part in parts]
+        s.depends = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
         s.signed = any(part.signed for part in parts)
         s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _meet(s.letters, *parts))
         return s
 
     def degree(self, packed: int) -> int:
-        """The number of learning rates in a monomial."""
+        """Returns the number of learning rates in a monomial."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
     def before(self, k: int, e: int, other: int) -> bool:
-        """Does an exponent of a kernel, not another one, stand for both? The larger does; of a kernel that may cancel
-        others, where both are equal, the one of fewer learning rates, which cancels more."""
+        """Tests whether the exponent ``e`` of a kernel replaces the exponent ``other``.
+
+        The larger exponent does. If they are equal and the kernel may cancel others, the one with fewer learning rates
+        does,
+        because it may cancel more.
+        """
         if not self.in_doubt[k] or self.whole(e) != self.whole(other):
             return e > other
         return self.degree(e) < self.degree(other)
 
     def pruned(self, s: Signal) -> Signal:
-        """A new signal, now with what the rung does not keep moved to its tail.
+        """Moves what the budget does not keep of a new signal to its tail, and returns the signal.
 
-        A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too: order by order
-        in the learning rates, so where they are equal not one of a lower order.
+        If an uncertain copy of a kernel is as large as the certain one, it may cancel it. Cancellation happens order by
+        order
+        in the learning rates, so at equal size a certain kernel of lower order is kept.
         """
         for k in [k for k in s.terms if self.in_doubt[k]]:
             clear = s.terms.get(self._clear[k])
@@ -171,6 +185,6 @@ class SignalSizes(KernelStore):
 
 
 def _meet(out: str, a: Signal, b: Signal) -> bool:
-    """Leaves of two factors may be the same at an index that both have and their product keeps."""
+    """Tests whether leaves of two factors may coincide at an index that both have and their product keeps."""
     shared = any(x in a.letters and x in b.letters for x in out)
-    return shared and (a.depends is None or b.depends is None or not a.depends.isdisjoint(b.depends))
+    return shared and (a.depends is None or b.depends is None or a.depends & b.depends != 0)

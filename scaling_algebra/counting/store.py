@@ -1,4 +1,4 @@
-"""Kernels by number, with their weights and their products, each found once."""
+"""Kernels by id, with their weights, and a cache of their products."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ Result = TypeVar("Result")
 NUMBER: Leaf = (f"{INDICATOR}a number)", ())
 """Marks a kernel that is multiplied by numbers of which only the size is known; no signal has a space in its name."""
 _WHOLE = Fraction(100)
-"""The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
+"""The gap of a budget that drops nothing, in powers of the axis that grows fastest: larger than any difference of
+sizes."""
 
 
 @dataclass(slots=True)
 class _Searches:
-    """The searches for the product of two kernels so far, by slack.
+    """The searches for the product of two kernels so far.
 
     Attributes:
-        results: kernels with their gains, a bound on the rest, nodes.
-        beyond: a limit that the search passed.
-        complete: the smallest slack tried that leaves nothing out.
+        results: by slack: kernels with their gains, a bound on the rest, number of nodes.
+        beyond: by slack: a limit that the search exceeded.
+        complete: the smallest slack tried at which nothing was dropped.
     """
 
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
@@ -42,11 +43,13 @@ class _Searches:
 
 
 class Meter:
-    """Work done on the products of signals of one ray: nodes of matching searches, and some for every product. What was
-    computed before counts as if it were not.
+    """Counts the work for products of signals on one ray: nodes of matching searches, and a constant for every product.
+
+    A result from the cache counts as if it were computed, so that the count does not depend on earlier questions.
 
     Attributes:
-        done: so far. limit: more than this raises ``Exhausted``; None: no limit.
+        done: the work so far.
+        limit: more work than this raises ``Exhausted``; None for no limit.
     """
 
     def __init__(self) -> None:
@@ -54,19 +57,23 @@ class Meter:
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Counts work."""
+        """Adds work.
+
+        Raises:
+            Exhausted: the limit is exceeded.
+        """
         self.done += work
         if self.spent:
             raise Exhausted
 
     @property
     def spent(self) -> bool:
-        """The limit is passed: what is asked now comes out as not known."""
+        """True if the limit is exceeded; results are then unknown."""
         return self.limit is not None and self.done > self.limit
 
     @contextmanager
     def within(self, work: int | None) -> Iterator[None]:
-        """No more than this work inside."""
+        """Limits the work inside a context."""
         outer = self.limit
         mine = None if work is None else self.done + work
         self.limit = min((x for x in (outer, mine) if x is not None), default=None)
@@ -77,7 +84,7 @@ class Meter:
 
     @contextmanager
     def uncharged(self) -> Iterator[None]:
-        """Work inside is for many questions, and none is charged for it."""
+        """Leaves the work inside a context uncounted, since many questions use its results."""
         outer = self.done, self.limit
         self.limit = None
         try:
@@ -87,7 +94,7 @@ class Meter:
 
 
 class Kept(Generic[Key, Result]):
-    """Results by key, each computed once, but for those that the work did not suffice for."""
+    """A cache of results by key. Results for which the work limit was exceeded are not stored."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -106,18 +113,19 @@ class Kept(Generic[Key, Result]):
 
 
 class KernelStore(Packing):
-    """Kernels on one ray, and the rung of the ladder that products are made on.
+    """Kernels on one ray, and the budget under which products are computed.
+
+    Indices of axes that do not grow have weight 0 everywhere, so kernels omit them unless they are tracked. Every
+    product
+    of two signals is a pure function of them and of the budget: earlier computations do not change it.
 
     Args:
         ray: rates of the axes.
-        letters: axis of each index letter, e.g. ``{"a": "N", "i": "M"}``.
-        unknowns: names whose counts the packed exponents carry.
-        gap: see ``Rung``; ``at`` gives the same algebra on another rung.
-        tracked: letters to keep even where their axis does not grow, because what depends on them matters.
+        letters: axis of each index, such as ``{"a": "N", "i": "M"}``.
+        unknowns: unknowns whose counts the packed exponents hold.
+        gap: see ``Rung``; ``at`` returns the same algebra under another budget.
+        tracked: indices to keep even if their axis does not grow, because functions act along them.
         centred: axes along which means are subtracted (``Algebra.centred``).
-
-    Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels. Every product
-    of two signals is a pure function of them and of the rung: what was computed before changes no result.
     """
 
     def __init__(
@@ -156,6 +164,8 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
+        self._bits: dict[str, int] = {}
+        self._leaves: dict[Leaf, Leaf] = {}
         self.dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
@@ -165,23 +175,23 @@ class KernelStore(Packing):
         self.climb(Rung(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """The rate of an axis."""
+        """Returns the rate of an axis."""
         return self.ray[axis]
 
     def at(self, rung: Rung) -> Self:
-        """A copy on another rung, with which kernels and their products are shared."""
+        """Returns a copy under another budget that shares kernels and their products."""
         shared = copy(self)
         shared.climb(rung)
         return shared
 
     def climb(self, rung: Rung) -> None:
-        """Works on this rung of the ladder of budgets from now on."""
+        """Sets the budget."""
         self.rung = rung
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 
     @contextmanager
     def accounting(self) -> Iterator[set[str]]:
-        """The notes made inside, apart from those before; nodes are counted apart as well."""
+        """Collects the notes made inside a context, separately from earlier ones; the same for the count of nodes."""
         outer = self.notes, self.spent
         self.notes, self.spent = set(), 0
         try:
@@ -190,20 +200,28 @@ class KernelStore(Packing):
             self.notes, self.spent = outer
 
     def grains(self, packed: int) -> int:
-        """A packed size in units of the search, rounded down."""
+        """Converts a packed size to units of the search, rounded down."""
         return (packed >> self._shift) // self._grain
 
     def live(self, letters: str) -> str:
+        """Returns those of some indices that kernels have."""
         if letters not in self._live:
             self._live[letters] = "".join(x for x in letters if x in self.letters)
         return self._live[letters]
 
+    def tensor_bit(self, name: str) -> int:
+        """Returns the bit that stands for an initial tensor in ``Signal.depends``."""
+        return 1 << self._bits.setdefault(name, len(self._bits))
+
     def intern(self, kernel: Kernel) -> int:
+        """Returns the id of a kernel, a new one if necessary."""
         if kernel not in self._ids:
             doubted = DOUBT in kernel.leaves
             if doubted:
                 clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
                 self._clear[len(self.kernels)] = clear
+            # the same leaf stands in many kernels, and one of a deep network has hundreds
+            kernel = Kernel(kernel.types, kernel.opens, tuple(self._leaves.setdefault(x, x) for x in kernel.leaves))
             self._ids[kernel] = len(self.kernels)
             self.kernels.append(kernel)
             self.in_doubt.append(doubted)
@@ -214,42 +232,53 @@ class KernelStore(Packing):
         return self._ids[kernel]
 
     def retyped(self, k: int, at: int, to: str) -> int:
-        """A kernel with the axis of one open index replaced by that of a letter."""
+        """Returns the kernel in which the axis of one open index is replaced by that of the index ``to``."""
         kernel = self.kernels[k]
         types = list(kernel.types)
         types[kernel.opens[at]] = self.letters[to]
         return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
 
     def with_doubt(self, k: int) -> int:
+        """Returns the kernel that marks a kernel as an upper bound."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
         return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
 
     def number(self, letters: str) -> int:
-        """The kernel of numbers that are not known, one for each entry along some letters."""
+        """Returns the kernel of unknown numbers, one for each entry along some indices."""
         opens = tuple(range(len(letters)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", opens)))
         return self.intern(Kernel(tuple(self.letters[x] for x in letters), opens, tuple(leaves)))
 
     def kernel(self, k: int) -> Kernel:
+        """Returns a kernel by id."""
         return self.kernels[k]
 
     def weight(self, k: int) -> int:
-        """Packed size of a kernel with coefficient 1: half of every summed class, less half of every repeated one."""
+        """Returns the packed size of a kernel with coefficient 1: half of every summed class, less half of every
+        repeated one."""
         return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """The meeting of a product of signals with these letters."""
+        """Returns the contraction of two signals with indices ``a`` and ``b``."""
         return self.meeting(a, b, out)[1]
 
     def meeting(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        """The meeting of two factors, with a number for it, and the packed dimension of what is summed."""
+        """Returns the contraction of two signals with indices ``a`` and ``b`` to ``out``.
+
+        Returns:
+            Its id, the contraction, and the packed dimension of the summed indices.
+
+        Raises:
+            ValueError: ``out`` has an index that no factor has, or indices of active and of all experts.
+        """
         if (a, b, out) not in self._specs:
             self._specs[a, b, out] = self._met(a, b, out)
         return self._specs[a, b, out]
 
     def _met(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+        """Computes the result of ``meeting``."""
         number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
         if not set(out) <= set(number):
             raise ValueError(f"the product has letters {out!r}, its factors only {a!r} and {b!r}")
@@ -267,11 +296,23 @@ class KernelStore(Packing):
     def multiplied(
         self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
     ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
-        """Kernels of a product within ``slack`` of Cauchy-Schwarz, a bound on the others relative to it, and the nodes
-        of the search: a pure function of the arguments, remembered.
+        """Multiplies two kernels. The result is a pure function of the arguments and is cached.
+
+        Args:
+            ka: id of the left kernel.
+            kb: id of the right kernel.
+            spec: id of the contraction.
+            contraction: the contraction.
+            slack: kernels this far below the Cauchy-Schwarz bound are omitted, as a packed size.
+            limit: maximum number of nodes of the search; None for no limit.
+
+        Returns:
+            Pairs (kernel, gain), a bound on omitted kernels relative to the Cauchy-Schwarz bound (None if there are
+            none), and
+            the number of nodes.
 
         Raises:
-            Exhausted: the search has more nodes than the limit.
+            Exhausted: the search exceeds the limit.
         """
         searched = self._products.setdefault((ka, kb, spec), _Searches({}, {}))
         scaled = self.grains(slack)

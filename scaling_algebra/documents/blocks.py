@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.records import convert_to_json
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Document:
 
     def __post_init__(self) -> None:
         if not isinstance(self.record, Later):
-            object.__setattr__(self, "record", plain(self.record))
+            object.__setattr__(self, "record", convert_to_json(self.record))
             return
         object.__setattr__(self, "_later", self.record)
         object.__delattr__(self, "record")
@@ -219,7 +219,7 @@ class Document:
         """Computes a `Later` record when it is first read."""
         if name != "record" or "_later" not in vars(self):
             raise AttributeError(name)
-        object.__setattr__(self, "record", plain(vars(self)["_later"].compute()))
+        object.__setattr__(self, "record", convert_to_json(vars(self)["_later"].compute()))
         return self.record
 
 

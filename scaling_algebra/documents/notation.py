@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from html import escape
 
-from scaling_algebra.spec.powers import Power, exponent_text
+from scaling_algebra.spec.powers import Power, format_exponent
 
 from .blocks import Cell, Code, Marked, Piece, Size, Text, literal
 
@@ -42,7 +42,7 @@ def plain(piece: Piece | None) -> str:
     if isinstance(piece, Marked):
         return f"{piece.power} ({piece.mark})"
     if isinstance(piece, Size):
-        return "0" if piece.exponent is None else f"n^{exponent_text(piece.exponent)}"
+        return "0" if piece.exponent is None else f"n^{format_exponent(piece.exponent)}"
     return piece.text if isinstance(piece, Code) else str(piece)
 
 
@@ -56,7 +56,7 @@ def html(piece: Piece | None) -> str:
         return f"{html(piece.power)} ({escape(piece.mark)})"
     if isinstance(piece, Power):
         factors = []
-        for axis, e in piece.ordered():
+        for axis, e in piece.sort_terms():
             name, _, index = axis.partition("_")
             factors.append(name + (f"<sub>{index}</sub>" if index else "") + ("" if e == 1 else f"<sup>{e}</sup>"))
         return " ".join(factors) or "1"

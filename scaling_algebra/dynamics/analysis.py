@@ -22,9 +22,9 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .bounds import BoundRun
 from .brackets import Bracket
@@ -93,7 +93,7 @@ class Analysis:
         self,
         ray: Ray,
         point: Point,
-        optimizer: Trained,
+        optimizer: OptimizerSpec,
         network: Network = MOE_BLOCK,
         algebras: dict[Rung, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),
@@ -148,7 +148,7 @@ class Analysis:
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
         """Every quantity at t = 0 .. steps."""
-        every = each("certifying", "quantities", list(names or self.table))
+        every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     @property

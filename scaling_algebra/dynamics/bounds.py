@@ -5,6 +5,8 @@ are exact. A product is bounded by Cauchy-Schwarz and, where an initial tensor a
 experts at once where they act on one vector. A function is bounded by its Lipschitz constant and its slope, a norm by
 what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
 one more update from these bounds does not exceed them, they hold at every later step, by induction.
+What a norm makes is O(1) whatever it reads. Where its argument may outgrow the start, or is made of what such a norm
+makes, a gradient through it is bounded if a lower bound on what it divides by is known (``Analysis.bounds``), else not.
 Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
 ``counting/contracting.py`` (the bound of a product).
 """
@@ -22,9 +24,9 @@ from typing import TypeGuard
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
-from scaling_algebra.spec.networks.terms import is_held, written_out
+from scaling_algebra.spec.networks.terms import expand_product, is_held
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -60,6 +62,8 @@ class _BoundSteps(TensorSteps):
         if role not in self.run.stepped:
             outer, self.run.read = self.run.read, set()
             self.run.stepped[role] = self._updated(role), self.run.read
+            for key in self.run.read:
+                self.run.steppers[key].add(role)
             self.run.read = outer
         self.run.read |= self.run.stepped[role][1]
         return self.run.stepped[role][0]
@@ -68,7 +72,7 @@ class _BoundSteps(TensorSteps):
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
         if self.point.b[role] is None and rule.constrains(self.network, role):
             return []
-        if rule.sphere:
+        if rule.keeps_norm:
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
@@ -101,7 +105,7 @@ class _BoundSteps(TensorSteps):
         one, sides = rule.matrix(self.network, role), list[Signal]()
         for letters in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
+            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
@@ -115,6 +119,8 @@ class BoundRun(Trajectory):
         outgrown: norms whose argument may become larger than it is at the start, each with that argument.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
+        stepped: the updates of a tensor, and the bounds that they were made from.
+        steppers: bound -> the tensors whose updates were made from it.
     """
 
     stepping = _BoundSteps
@@ -123,6 +129,7 @@ class BoundRun(Trajectory):
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
+        self.steppers: defaultdict[Bounded, set[str]] = defaultdict(set)
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.outgrown = dict[str, str]()
@@ -155,7 +162,8 @@ class BoundRun(Trajectory):
                         return False
                     self.bounds[key] = size
                     stale |= self._readers[key]
-                    self.stepped = {role: x for role, x in self.stepped.items() if key not in x[1]}
+                    for role in self.steppers.pop(key, ()):
+                        self.stepped.pop(role, None)
                 if len(self.outgrown) > outgrown:  # norms behind it divide by something else, too
                     stale, outgrown, self.stepped = set(passes), len(self.outgrown), {}
             if not stale:
@@ -327,7 +335,7 @@ class BoundRun(Trajectory):
         if not written:
             return super().transposed(statement, k, above, t, modes, out)
         parts, out = [], statement.factors[k].letters if out is None else out
-        for term in written_out(self.network, statement, without=k):
+        for term in expand_product(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(_gate(self, x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
                 parts.append(self.products.written(term, mode, written, others, out, partial(self.steps.of, t=t)))
@@ -340,7 +348,7 @@ class BoundRun(Trajectory):
         return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        if signal in counted(self.network):
+        if signal in find_selection_inputs(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(_bounded(s) for s, _ in uses):

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from scaling_algebra.errors import Inconclusive
-from scaling_algebra.spec.glossary import listed
+from scaling_algebra.spec.glossary import join_assumptions
 from scaling_algebra.spec.powers import Form
 
 NOTHING: Final = float("-inf")
@@ -43,7 +43,7 @@ class Bracket:
         """The bracket, open where it rests on more than counting powers."""
         if not self.decided or not self.assumes:
             return self
-        return Bracket(why=f"it assumes {listed(self.assumes)}")
+        return Bracket(why=f"it assumes {join_assumptions(self.assumes)}")
 
     @property
     def decided(self) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.ancestors import passes
-from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.indices import multiplicity, reads_normed
+from scaling_algebra.spec.networks.ancestors import is_linear
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
+from scaling_algebra.spec.networks.indices import count_multiplicity, reads_normed
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
@@ -206,7 +206,7 @@ class Entrywise:
             return 0
         if tr.grows(s.over) and not self._apart(tr, s, t):
             raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
-        if s in counted(tr.network).values() and (spread is None or value(moved) > value(spread)):
+        if s in find_selection_inputs(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(f"{s.out} was drawn by scores below a bias that counts what it drew")
         return t
 
@@ -306,10 +306,10 @@ def mean(tr: TrainingRun, s: Function) -> Signal:
 def _degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
     """Powers of the argument in the polynomial that stands for a function."""
     powers, degrees = s.kind.powers, tr.context.degrees
-    if passes(tr.network, s):
+    if is_linear(tr.network, s):
         return frozenset({1})
     if degrees == "lowest":
         return powers & {0, 1}
-    more, most = 2 if degrees == "raised" else 0, max(multiplicity(tr.network).values())
+    more, most = 2 if degrees == "raised" else 0, max(count_multiplicity(tr.network).values())
     most = max(most, _LEFT) if reads_normed(tr.network, s) else most
     return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from scaling_algebra.spec.networks.ancestors import ends
+from scaling_algebra.spec.networks.ancestors import find_last_tensors
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import expand_product
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
@@ -77,7 +77,7 @@ def branches(network: Network) -> tuple[Branch, ...]:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
-                if z != y and z in (inputs := ancestors(network, y)) and (last := ends(network, y)):
+                if z != y and z in (inputs := ancestors(network, y)) and (last := find_last_tensors(network, y)):
                     inside = inputs - ancestors(network, z)
                     outputs = {use.out for role in last for use in network.uses(role)}
                     after = frozenset(x for x in inside if outputs & ancestors(network, x))
@@ -90,7 +90,7 @@ def _logits(network: Network) -> tuple[Branch, ...]:
     """The logits of every softmax, with what is computed for these alone."""
     logits = []
     for s in network.functions:
-        if s.kind.kind == "softmax" and s.source is not None and (last := ends(network, s.source.name)):
+        if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):
             alone: set[str] = {s.source.name}
             for x in reversed(network.statements):
                 readers = network.consumers(x.out)
@@ -116,7 +116,7 @@ def ancestors(network: Network, signal: str) -> frozenset[str]:
 
 
 def _tensors(network: Network, s: Statement) -> list[str]:
-    terms = written_out(network, s) if isinstance(s, Product) else ()
+    terms = expand_product(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.indices import aggregations, apart
+from scaling_algebra.spec.networks.indices import aggregations, rename_apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network
 from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
 from scaling_algebra.spec.networks.terms import Term
@@ -143,7 +143,7 @@ class Products:
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
         own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
-        renamed = apart(self.network, own, x.letters, inner, taken)
+        renamed = rename_apart(self.network, own, x.letters, inner, taken)
         relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 

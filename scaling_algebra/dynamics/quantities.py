@@ -12,13 +12,21 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.indices import expert_letters, spreading
+from scaling_algebra.spec.networks.indices import spread_functions, summed_expert_indices
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
+from scaling_algebra.spec.networks.roles import (
+    Adjoint,
+    adjoints,
+    find_forks,
+    find_meetings,
+    is_first_layer,
+    is_one_layer,
+    pathways,
+)
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import is_held, weight_products, written_out
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.networks.terms import expand_product, is_held, weight_products
+from scaling_algebra.spec.optimizers import OptimizerSpec
 
 from .run import Which
 
@@ -42,7 +50,7 @@ class Run(Protocol):
         """A part of a product, its gates at their initial values: with the initial tensors or their updates, and the
         initial signals, their changes or their present values (or ``x`` for them)."""
 
-    def regated(self, statement: Product, t: int) -> Any:
+    def gate_change(self, statement: Product, t: int) -> Any:
         """The part of a product by the change of its gates."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
@@ -54,7 +62,7 @@ class Run(Protocol):
     def relative(self, signal: Any, source: str, t: int) -> Any:
         """A signal over the root-mean-square of another."""
 
-    def normalised(self, function: Function, signal: Any, t: int) -> Any:
+    def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
         """A part of the argument of a norm, divided as the norm divides."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
@@ -117,7 +125,7 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     return named
 
 
-def with_decay(network: Network, trained: Trained) -> dict[str, Quantity]:
+def with_decay(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
     """Quantities with a second reading under decoupled weight decay. Everything else is relative to initial values that
     decayed, and says what was learned; these are relative to the values training began with, as one would log
     them."""
@@ -161,7 +169,7 @@ def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Readin
 
 
 def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
-    terms = written_out(network, statement)
+    terms = expand_product(network, statement)
     if not any(term.tensors for term in terms):
         return {}
     fixed = all(not network.producer(x.name) for term in terms for x in term.signals)
@@ -182,14 +190,14 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
     if any(not is_held(network, w.name) for w in terms[0].weights):
-        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
+        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.gate_change(statement, t))
     return readings
 
 
 def _weighing(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
-    summed = expert_letters(network, statement)
-    weights = [w.name for w in written_out(network, statement)[0].weights]
+    summed = summed_expert_indices(network, statement)
+    weights = [w.name for w in expand_product(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
     return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
@@ -197,7 +205,7 @@ def _weighing(network: Network, statement: Product) -> str:
 
 def _passed(function: Function, read: Reading) -> Reading:
     if function.kind.kind == "norm":
-        return lambda run, t: run.normalised(function, read(run, t), t)
+        return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 
@@ -213,7 +221,7 @@ def inner_product(name: str) -> list[tuple[str, int | None]]:
     for side in name[1:-1].split(","):
         inner, at, step = side.strip().partition("@")
         try:
-            sides.append((inner, limits.update(step) if at else None))
+            sides.append((inner, limits.parse_update(step) if at else None))
         except ValueError as error:
             raise UsageError(f"cannot read {side.strip()!r}, {error}: write NAME@t with t = 0, 1, 2, ...") from None
     return sides
@@ -262,7 +270,7 @@ def _forward(network: Network) -> list[Quantity]:
         ]
         entries += _updated(network, statement)
         entries += _of_weights(network, statement)
-    along = {(f.inputs[0].name, f.over): f for f in spreading(network)}
+    along = {(f.inputs[0].name, f.over): f for f in spread_functions(network)}
     names = Counter(name for name, _ in along)
     entries += [
         Quantity(
@@ -328,12 +336,12 @@ def _pathways(network: Network) -> list[Quantity]:
     paper, App. C)."""
     entries = []
     for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
-        if len(routed.factors) != 1 or not one_layer(network, x := routed.factors[0].name):
+        if len(routed.factors) != 1 or not is_one_layer(network, x := routed.factors[0].name):
             continue
         assert routed.tensor
-        change = f"d{x}_t" if first_layer(network, x) else f"{x}.effective"
+        change = f"d{x}_t" if is_first_layer(network, x) else f"{x}.effective"
         w, paths = network.tensors[routed.tensor.name].symbol, pathways(network, x)
-        if not forks(network, x):
+        if not find_forks(network, x):
             continue
         for path, via in paths.items():
             formula = f"{w}_0 times the part of {change} that came through the {path} pathway"
@@ -367,7 +375,7 @@ def _alone(e: ExpertSum, changing: str) -> Reading:
 
 def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
-    letters = expert_letters(network, e.aggregation)
+    letters = summed_expert_indices(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)
@@ -402,7 +410,7 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
 def _beside(network: Network) -> list[Quantity]:
     """Gradients by each loss beside the output where they meet a tensor first, beside those by the output."""
     entries, f = dict[str, Quantity](), network.output
-    for loss, x, g in meetings(network):
+    for loss, x, g in find_meetings(network):
         entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
         entries[f"{loss} over {f} {x}"] = Quantity(
             f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("loss_gradient_ratio", loss, x)

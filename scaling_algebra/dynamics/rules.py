@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.spec.networks.indices import balanced
+from scaling_algebra.spec.networks.indices import balanced_indices
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
 from .functions import SOFTMAX, Entrywise, saturated
@@ -49,13 +49,13 @@ class _Product:
         if s.tensor:
             return tr.algebra.add([propagated, updated])
         named = [(propagated, f"{s.out}.propagating"), (updated, f"{s.out} from updated tensors")]
-        named.append((tr.regated(s, t), f"{s.out}.regated"))
+        named.append((tr.gate_change(s, t), f"{s.out}.regated"))
         return tr.algebra.add([tr.named(x, name) for x, name in named])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Product)
         gradient = tr.transposed(s, k, above, t, modes)
-        for x in balanced(tr.network, s, k):
+        for x in balanced_indices(tr.network, s, k):
             gradient = tr.algebra.centred(gradient, x)
         return gradient
 

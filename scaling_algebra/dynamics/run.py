@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple, TypeVar
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.spec.networks.indices import apart
+from scaling_algebra.spec.networks.indices import rename_apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import free_multipliers
-from scaling_algebra.spec.networks.terms import Term, is_held, written_out
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.networks.terms import Term, expand_product, is_held
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 
 from .ledger import Ledger
@@ -97,7 +97,7 @@ class TrainingRun:
     network: Network
     algebra: Algebra
     point: Point
-    optimizer: Trained
+    optimizer: OptimizerSpec
     context: RunContext = PLAIN
     steps: Stepping = field(init=False)
     decays = False
@@ -150,16 +150,16 @@ class TrainingRun:
             x: instead of the signals, where there is one.
         """
         s = self.own(statement)
-        return self.algebra.add([self._part(s, term, mode, which, t, x) for term in written_out(self.network, s)])
+        return self.algebra.add([self._part(s, term, mode, which, t, x) for term in expand_product(self.network, s)])
 
-    def regated(self, statement: Product, t: int) -> Signal:
+    def gate_change(self, statement: Product, t: int) -> Signal:
         """``(gates_t - gates_0) * the rest at t``.
 
         A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
         B2 of MSSP paper, J.2).
         """
         statement, letters, parts = self.own(statement), self.network.signals[statement.out], []
-        weights = written_out(self.network, statement)[0].weights
+        weights = expand_product(self.network, statement)[0].weights
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
@@ -194,7 +194,7 @@ class TrainingRun:
         ``out`` are summed."""
         out, updates = statement.factors[k].letters if out is None else out, partial(self.steps.of, t=t)
         parts = []
-        for term in written_out(self.network, statement, without=k):
+        for term in expand_product(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
             signals = [self.at(x, "value", t) for x in term.signals]
             signals += [self.at(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights]
@@ -226,7 +226,7 @@ class TrainingRun:
             letters = [out, *(x.letters for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
             read, own = "".join(letters), statement.tensor.letters
-            renamed = apart(self.network, own, indices, read, avoid=own + read)
+            renamed = rename_apart(self.network, own, indices, read, avoid=own + read)
             products.append(
                 tuple(
                     self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))

@@ -15,10 +15,10 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Rung, Signal
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.ancestors import depth
-from scaling_algebra.spec.networks.auxiliary import buffers
+from scaling_algebra.spec.networks.ancestors import count_depth
+from scaling_algebra.spec.networks.auxiliary import find_buffers
 from scaling_algebra.spec.networks.language import Function, Network
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
@@ -54,7 +54,7 @@ class Runs:
 
     ray: Ray
     point: Point
-    optimizer: Trained
+    optimizer: OptimizerSpec
     network: Network
     table: Mapping[str, Quantity]
     algebras: dict[Rung, Algebra]
@@ -72,7 +72,7 @@ class Runs:
         if rung not in self.algebras:
             some = next(iter(self.algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            more = max(0, depth(self.network) - _LONG)
+            more = max(0, count_depth(self.network) - _LONG)
             self.algebras[rung] = some.at(replace(rung, leaves=None if rung.leaves is None else rung.leaves + more))
         return self.algebras[rung]
 
@@ -169,9 +169,9 @@ class Runs:
             signs: of one that takes signs.
         """
         run, rules = self.on(LADDER[0]), self.optimizer.of
-        tensors, held = self.network.tensors.items(), buffers(self.network)
+        tensors, held = self.network.tensors.items(), find_buffers(self.network)
         trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
-        entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
+        entries = (x for rule, x in trained if (rule.is_sign if signs else rule.normalises == "entry"))
         return any(len(odd_powers(run, letters)) > 1 for letters in entries)
 
     def forms(self, name: str, t: int) -> tuple[Form, ...]:

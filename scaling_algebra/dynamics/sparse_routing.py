@@ -19,10 +19,10 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.indices import aggregations, centred, tracked
+from scaling_algebra.spec.networks.indices import aggregations, centred_axes, tracked_indices
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
@@ -45,8 +45,10 @@ def algebra_for(
         UsageError: K < M where the routing is part of the dynamics.
     """
     if not (routed or sparse(network, ray)):
-        kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred(network))
-        return Algebra(ray, network.letters, unknowns(network), gap, tracked(network) + kept, centred(network))
+        kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred_axes(network))
+        return Algebra(
+            ray, network.letters, unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
+        )
     if mask := next((s for s in network.functions if s.masks), None):
         raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
     if function := behind(network):
@@ -60,12 +62,19 @@ def algebra_for(
         )
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
-    kept = "".join(x for x, axis in letters.items() if axis in growing | centred(network))
-    return Algebra(ray, letters, unknowns(network), gap, tracked(network) + "".join(among) + kept, centred(network))
+    kept = "".join(x for x, axis in letters.items() if axis in growing | centred_axes(network))
+    return Algebra(
+        ray, letters, unknowns(network), gap, tracked_indices(network) + "".join(among) + kept, centred_axes(network)
+    )
 
 
 def trajectory_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+    network: Network,
+    algebra: Algebra,
+    point: Point,
+    optimizer: OptimizerSpec,
+    context: RunContext,
+    routed: bool = False,
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
     kind = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
@@ -73,7 +82,12 @@ def trajectory_for(
 
 
 def bounds_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+    network: Network,
+    algebra: Algebra,
+    point: Point,
+    optimizer: OptimizerSpec,
+    context: RunContext,
+    routed: bool = False,
 ) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
     kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
@@ -96,11 +110,11 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     def statement(s: Statement) -> Statement:
         s = _routed(network, s)
         if isinstance(s, Product):
-            factors = tuple(x.renamed(names) for x in s.factors)
-            return replace(s, tensor=s.tensor and s.tensor.renamed(names), factors=factors)
+            factors = tuple(x.rename_indices(names) for x in s.factors)
+            return replace(s, tensor=s.tensor and s.tensor.rename_indices(names), factors=factors)
         if isinstance(s, Sum):
-            return replace(s, terms=tuple(x.renamed(names) for x in s.terms))
-        return replace(s, source=s.source and s.source.renamed(names), over=s.over.translate(swap))
+            return replace(s, terms=tuple(x.rename_indices(names) for x in s.terms))
+        return replace(s, source=s.source and s.source.rename_indices(names), over=s.over.translate(swap))
 
     seen = replace(
         network,
@@ -161,7 +175,7 @@ def unselected(network: Network) -> Function | None:
         read = [x.name for x in s.inputs]
         vanishes = any(x in zero for x in read) if isinstance(s, Product) else bool(read) and zero.issuperset(read)
         by = next((made[x] for x in read if x in made), None)
-        if isinstance(s, Product) and any(network.axes[x] == "M" for x in network.summed(s)):
+        if isinstance(s, Product) and any(network.axes[x] == "M" for x in network.summed_indices(s)):
             if by and not vanishes:
                 return by
         elif _routes(network, s):
@@ -268,7 +282,7 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
         """Signals that no sum over active experts is behind."""
         network, behind = self._batch.network, set[str]()
         for s in network.statements:
-            along = network.summed(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""
+            along = network.summed_indices(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""
             behind |= (
                 {s.out}
                 if any(network.axes[x] == "M" for x in along) or any(x.name in behind for x in s.inputs)

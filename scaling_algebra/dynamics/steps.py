@@ -17,9 +17,9 @@ from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.projections import doubted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
-from scaling_algebra.spec.networks.ancestors import passes
-from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.indices import multiplicity
+from scaling_algebra.spec.networks.ancestors import is_linear
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
+from scaling_algebra.spec.networks.indices import count_multiplicity
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
 
 from .functions import mean
@@ -73,13 +73,13 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
     """Functions and sums that make a share of the entries of a signal exactly zero."""
     s = net.producer(signal)
     if isinstance(s, Function):
-        if s.kind.gaps and not passes(net, s):
+        if s.kind.gaps and not is_linear(net, s):
             return frozenset({signal})
         keeps = (not s.kind.mixes or s.kind.kind == "norm") and 0 not in s.kind.powers and not s.kind.centres
         return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
     if isinstance(s, Sum):
         return frozenset({signal} if all(zeros_of(net, x.name) for x in s.terms) else ())
-    if s is None or net.summed(s):
+    if s is None or net.summed_indices(s):
         return frozenset()
     return frozenset[str]().union(*(zeros_of(net, x.name) for x in s.factors))
 
@@ -93,7 +93,7 @@ def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
 
 def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
     if isinstance(s, Function):
-        if s.kind.gaps and not passes(net, s):
+        if s.kind.gaps and not is_linear(net, s):
             return frozenset({s.out})
         return frozenset() if s.kind.mixes or s.held else zeros_of_gradient(net, s.out)
     if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
@@ -114,7 +114,7 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
         if isinstance(s, Sum):
             terms = [(rms(tr.value(x.name, t)), zeros_of(net, x.name), x.name) for x in s.terms]
             _seen(tr, t, [x for _, _, x in _largest(tr, name, terms)])
-        elif isinstance(s, Product) and not net.summed(s):
+        elif isinstance(s, Product) and not net.summed_indices(s):
             _seen(tr, t, [x.name for x in s.factors])
         elif isinstance(s, Function) and s.kind.signed:
             _seen(tr, t, [s.inputs[0].name])
@@ -180,7 +180,7 @@ def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
-    if len(uses) != 1 or signal in counted(tr.network):
+    if len(uses) != 1 or signal in find_selection_inputs(tr.network):
         return tr.gradient(signal, t)
     ((s, k),) = uses
     letters = s.inputs[k].letters
@@ -286,7 +286,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
 def odd_powers(tr: TrainingRun, letters: str) -> range:
     """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
     At others nothing averages out, and what is linear is as large."""
-    most = max((multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
+    most = max((count_multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
     more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
     return range(1, 2 if tr.context.degrees == "lowest" else most + (3 if more else 1), 2)
 

@@ -14,7 +14,7 @@ from itertools import product
 
 from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 
 STEEP = 16
 """The degree of e to the power of a Gaussian: above all of which e to the power has a second moment."""
@@ -32,7 +32,7 @@ class Tails:
         grows: does what an index runs over grow?
     """
 
-    def __init__(self, network: Network, optimizer: Trained, grows: Callable[[str], bool]) -> None:
+    def __init__(self, network: Network, optimizer: OptimizerSpec, grows: Callable[[str], bool]) -> None:
         self._network, self._optimizer, self._grows = network, optimizer, grows
         self._found: dict[tuple[str, str, int], Monomials] = {}
 

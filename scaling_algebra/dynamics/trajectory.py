@@ -15,7 +15,7 @@ from functools import partial
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.desiderata import HORIZON
-from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
 from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
@@ -81,7 +81,7 @@ class Trajectory(TrainingRun):
             raise Exhausted
         return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
-    def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
+    def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         return over(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
@@ -148,7 +148,7 @@ class Trajectory(TrainingRun):
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
-        if mask := counted(self.network).get(signal):
+        if mask := find_selection_inputs(self.network).get(signal):
             return self.count(mask, letters, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:

@@ -57,7 +57,7 @@ class TensorSteps:
         if not made or b is None or rule.relative or not rule.constrains(self.network, role):
             return made
         live, symbol = self.algebra.live, self.network.tensors[role].symbol
-        one, normed = rule.matrix(self.network, role), rule.normed(self.network, role)
+        one, normed = rule.matrix(self.network, role), rule.constrained_indices(self.network, role)
         if not live(normed) and live(one.rows + one.columns):
             raise BeyondPowerCounting(
                 f"{rule.name} takes norms of few entries of {symbol}, which follow the gradients of these entries"
@@ -111,14 +111,14 @@ class TensorSteps:
     def learning_rate(self, role: str) -> list[Scalar]:
         """The learning rate of a tensor, and the factor of its shape."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
-        if shape := self.optimizer.of(role).shaped(self.network, role, self.algebra.ray).terms:
+        if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
             rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
         return rates
 
     def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step."""
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
-        if rule.sphere:
+        if rule.keeps_norm:
             rates.append(self.size(role, 0))
         elif rule.relative:
             self.run.note("tensor-floor")
@@ -134,7 +134,9 @@ class TensorSteps:
         if read[-1].packed is None:  # not zero, but nothing is known of it
             raise Exhausted
         epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-        divisor = rule.normaliser(sizes, epsilon, self.algebra.scale(dict(rule.entries(self.network, role).terms)))
+        divisor = rule.normaliser(
+            sizes, epsilon, self.algebra.scale(dict(rule.entry_count_root(self.network, role).terms))
+        )
         certain = all(x.certain for x in read)
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
 
@@ -150,7 +152,7 @@ class TensorSteps:
         rule = self.optimizer.of(role)
         if rule.assumes:
             self.run.note(rule.assumes)
-        if rule.signs:
+        if rule.is_sign:
             gradients = signs(self.run, role, step, gradients)
         if rule.normalises == "matrix":
             shares = apart(self.run, role, gradients)

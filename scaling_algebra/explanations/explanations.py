@@ -21,14 +21,19 @@ from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
+from scaling_algebra.spec.configuration import (
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+    ConfigurationOptions,
+)
 from scaling_algebra.spec.desiderata import HORIZON, Structure
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.indices import aggregations
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
 from scaling_algebra.spec.networks.roles import readouts
-from scaling_algebra.spec.powers import Form, Power, symbol
-from scaling_algebra.spec.trained import OptimizerInput
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
+from scaling_algebra.spec.powers import Form, Power, name_symbol
 
 from .alignments import Alignments, alignments
 from .mechanisms import mechanisms
@@ -46,7 +51,7 @@ def explain(
     regime: str | Configuration | None = None,
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    **where: Unpack[Where],
+    **where: Unpack[ConfigurationOptions],
 ) -> Explanation | SettingExplanation | Alignments:
     """Explains why a quantity has its exponent, or what fixes a parameter.
 
@@ -85,7 +90,7 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*free_multipliers(asked.network), *gauges(asked.network))
+    multipliers = (*free_multipliers(asked.network), *find_gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
@@ -98,7 +103,7 @@ def explain(
         return _setting(d, role, setting) if known else _setting(d, aggregation, what)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     try:
-        step = limits.update(text) if at else 0
+        step = limits.parse_update(text) if at else 0
     except ValueError as error:
         raise UsageError(f"cannot read the step in {what!r}: {error}; write QUANTITY@t with t = 0, 1, 2, ...") from None
     steps = [HORIZON if t is None else t for _, t in inner_product(what)]
@@ -207,7 +212,7 @@ def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingEx
 
     Adds the demand on the parameter, and explains the first demanded quantity that is Theta(1) at the smallest budget.
     """
-    demands = d.configuration.parameterization.demanded(d.network, d.chosen or Structure())
+    demands = d.configuration.parameterization.list_demands(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
         for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
@@ -228,5 +233,5 @@ def _equation(fixing: Fixing) -> str:
 def _write_form(form: Form, without: str = "") -> str:
     """Writes a form without one of its unknowns: ``M^-1 sigma_expert_out^2 lr_input``."""
     parts = [str(form.power)] if form.power.terms else []
-    parts += [symbol(x) if k == -1 else f"{symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
+    parts += [name_symbol(x) if k == -1 else f"{name_symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
     return " ".join(parts) or "1"

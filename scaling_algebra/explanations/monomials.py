@@ -16,7 +16,7 @@ from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.contracting import origin
 from scaling_algebra.counting.kernels import INDICATOR, Kernel, marks_left
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.axes import describe_axis
 from scaling_algebra.spec.powers import Power
 
 
@@ -106,7 +106,7 @@ class Index:
     @property
     def text(self) -> str:
         """The axis in words: ``width N``."""
-        return f"{about(self.axis)} {self.axis}" if about(self.axis) != self.axis else self.axis
+        return f"{describe_axis(self.axis)} {self.axis}" if describe_axis(self.axis) != self.axis else self.axis
 
 
 @dataclass(frozen=True)

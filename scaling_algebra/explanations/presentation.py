@@ -9,8 +9,8 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
-from scaling_algebra.spec.axes import about
-from scaling_algebra.spec.glossary import ASSUMPTIONS, listed
+from scaling_algebra.spec.axes import describe_axis
+from scaling_algebra.spec.glossary import ASSUMPTIONS, join_assumptions
 from scaling_algebra.spec.level import Level
 
 from .alignments import Alignments
@@ -85,7 +85,7 @@ _RANK_ONE = Text(
 
 
 def _explanation(e: Explanation, level: int = 1) -> list[Block]:
-    assumed: list[Piece] = [f"assumes {listed(e.assumes)}"] if e.assumes else []
+    assumed: list[Piece] = [f"assumes {join_assumptions(e.assumes)}"] if e.assumes else []
     lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)), *assumed)
     opening = [Lines.of(typeset(e.reason))] if level == 1 or not e.terms else []
     blocks: list[Block] = [Heading(literal(e.about), level), *opening, lines]
@@ -129,7 +129,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
         ]
         blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), factors))
     if m.indices:
-        sums = [(Text(i.name, f"${i.name}$"), about(i.axis), _weight(i), i.gives) for i in m.indices.values()]
+        sums = [(Text(i.name, f"${i.name}$"), describe_axis(i.axis), _weight(i), i.gives) for i in m.indices.values()]
         blocks.append(Grid.of(("index", "runs over", "weight", "gives"), sums))
     if term.constants:
         times = Counter(term.constants)

@@ -15,7 +15,7 @@ from math import prod
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.indices import EXPERTS
-from scaling_algebra.spec.powers import Power, exponent_text
+from scaling_algebra.spec.powers import Power, format_exponent
 
 from .mechanisms import Mechanism, inner_products
 from .monomials import Choice, MatchedMonomial
@@ -118,7 +118,7 @@ class Explanation(Rendered):
         """The reason why the quantity has its size."""
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
-        total = f"n^{exponent_text(self.exponent)}"
+        total = f"n^{format_exponent(self.exponent)}"
         if not self.terms:
             return f"It is {total}: {self.note}."
         if self.outer:

@@ -22,7 +22,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import BeyondPowerCounting
-from scaling_algebra.errors import UsageError, named, shown, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
 from scaling_algebra.linear.cone import Cone
@@ -31,16 +31,16 @@ from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.indices import may_grow
+from scaling_algebra.spec.networks.indices import list_growing_axes
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.terms import is_held
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
-from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.powers import Form, Power, name_symbol
 from scaling_algebra.spec.scaling import Point
-from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS
 from .notation import inequality, text
@@ -110,7 +110,7 @@ class Formula(Rendered):
             _, role, step = unknown.split(".")
             first = 0 if self.of.optimizer.memory else int(step)
             gradient = f"g{self.of.network.tensors[role].symbol}"
-            gradients[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
+            gradients[name_symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
         return gradients
 
     @property
@@ -119,7 +119,7 @@ class Formula(Rendered):
         net = self.of.network
         products = (s for s in net.statements if isinstance(s, Product))
         means = (s for s in products if any(is_held(net, x.name) for x in s.factors))
-        summed = {net.axes[x] for s in means for x in net.summed(s)}
+        summed = {net.axes[x] for s in means for x in net.summed_indices(s)}
         return tuple(axis for axis in self.of.axes if axis in summed)
 
     @property
@@ -203,7 +203,7 @@ class Formula(Rendered):
         def value(unknown: str) -> Fraction:
             if not unknown.startswith("v."):
                 return values.get(unknown) or Fraction(0)
-            name = symbol(unknown)
+            name = name_symbol(unknown)
             if name not in divisors:
                 parts = (x.split("@") for x in self.divisors[name])
                 sizes = [_formula(self.of, gradient, int(k))._on(ray, values, divisors) for gradient, k in parts]
@@ -218,7 +218,7 @@ class Formula(Rendered):
 
     def entries(self, role: str) -> Power:
         """Returns the factor of a divisor beside the size of an entry: the root of the number of entries, or 1."""
-        return self.of.optimizer.entries(self.of.network, role)
+        return self.of.optimizer.entry_count_root(self.of.network, role)
 
 
 def formula(
@@ -248,14 +248,14 @@ def formula(
         UsageError: there is no such quantity, or its size is no maximum of monomials; the message gives the reason.
     """
     net = network if isinstance(network, Network) else _architecture(network)
-    rule = single(optimizer, "a formula")
+    rule = require_single(optimizer, "a formula")
     start = structure if isinstance(structure, Structure) else read_structure(structure, net)
-    if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
+    if find_entry("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
         zero = frozenset(readouts(net))
         start = replace(start, zero=start.zero | zero, readouts=zero)
     match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:
-        raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")
+        raise UsageError(f"cannot read the quantity {quote_value(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
     _check_covered(net, rule, name, t)
@@ -290,7 +290,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
     Raises:
         UsageError: the network does not have one of the axes, or no axis is left that grows.
     """
-    widths = [axis for axis in may_grow(network) if axis != "L"]
+    widths = [axis for axis in list_growing_axes(network) if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:

@@ -20,9 +20,9 @@ from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.dynamics.updates import TensorSteps
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.indices import centred, tracked
+from scaling_algebra.spec.networks.indices import centred_axes, tracked_indices
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
+from scaling_algebra.spec.optimizers import OPTIMIZERS, OptimizerSpec
 
 STEPS = 4
 """Number of steps with a normaliser symbol of their own."""
@@ -56,7 +56,7 @@ def form_algebra(
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
     kept = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, kept + tracked(network), most, centred(network))
+    return FormAlgebra(ray, letters, names, kept + tracked_indices(network), most, centred_axes(network))
 
 
 class _FormSteps(TensorSteps):
@@ -90,7 +90,7 @@ class FormTrajectory(Trajectory):
         algebra: FormAlgebra,
         structure: Structure,
         sized: frozenset[str] = frozenset(),
-        optimizer: Trained = OPTIMIZERS["sgd"],
+        optimizer: OptimizerSpec = OPTIMIZERS["sgd"],
         context: RunContext = PLAIN,
     ) -> None:
         self.forms, self._sized = algebra, sized

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.powers import Form, Power, name_symbol
 
 
 def text(forms: Sequence[Form], complete: bool) -> str:
@@ -35,5 +35,5 @@ def inequality(counts: Sequence[tuple[str, int]]) -> str:
 
 def _write_monomial(form: Form, rest: str) -> str:
     """Writes the parameters of a monomial, followed by the rest."""
-    parameters = (symbol(u) if n == -1 else f"{symbol(u)}^{-n}" for u, n in form.unknowns)
+    parameters = (name_symbol(u) if n == -1 else f"{name_symbol(u)}^{-n}" for u, n in form.unknowns)
     return " ".join(x for x in (*parameters, rest) if x != "1") or "1"

@@ -6,7 +6,7 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import formula as in_formulas
 from scaling_algebra.documents.notation import tex
-from scaling_algebra.spec.powers import symbol
+from scaling_algebra.spec.powers import name_symbol
 
 from .formula import Formula, FormulaTerm
 from .notation import maximum, monomial
@@ -30,7 +30,7 @@ def record(f: Formula) -> dict[str, object]:
     terms = [
         {
             "axes": t.form.power,
-            "parameters": {symbol(u): -n for u, n in t.form.unknowns},
+            "parameters": {name_symbol(u): -n for u, n in t.form.unknowns},
             "mechanisms": t.mechanisms,
             "leads": f.leads(t),
         }

@@ -15,9 +15,9 @@ from scaling_algebra.linear.clauses import Clause, ClauseSolver
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import SIDES, Linear, Vector, direction
 from scaling_algebra.linear.maxform import Counts, MaxForm, max_form
-from scaling_algebra.spec.axes import Ray, ordered
+from scaling_algebra.spec.axes import Ray, sort_axes
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.indices import may_grow
+from scaling_algebra.spec.networks.indices import list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
@@ -61,8 +61,8 @@ class FormulaSearch:
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
         self.fixed, self.sized = fixed, sized
-        axes = {*may_grow(network)} - {"K", "L"} - fixed
-        self.axes = tuple(ordered(axes))
+        axes = {*list_growing_axes(network)} - {"K", "L"} - fixed
+        self.axes = tuple(sort_axes(axes))
         self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]

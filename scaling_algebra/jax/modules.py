@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 
 from .program import Inliner, Program
 
@@ -60,7 +60,7 @@ def model_of(made: Any) -> JaxModel:
         UsageError: it is no (init, apply, x), or a leaf holds no floats.
     """
     if not isinstance(made, tuple) or len(made) < 3 or not all(map(callable, made[:2])):
-        raise UsageError(f"build returns {shown(made)}; {GIVE}")
+        raise UsageError(f"build returns {quote_value(made)}; {GIVE}")
     init, apply, *inputs = made
     abstract = jax.eval_shape(init, jax.random.key(0))
     paths, tree = jax.tree_util.tree_flatten_with_path(abstract)

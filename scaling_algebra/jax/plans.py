@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, missing_package
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.spec.level import Level
 from scaling_algebra.verify.apply import plan as torch_plan
@@ -131,7 +131,10 @@ class JaxPlan(Rendered):
         Raises:
             UsageError: it takes no epsilon or decay, and the plan has one; or two optimizers train the model.
         """
-        import optax
+        try:
+            import optax
+        except ModuleNotFoundError as error:
+            raise missing_package("optax_transformation", str(error.name), "jax") from None
 
         if len(self.plan.optimizers) > 1:
             raise UsageError(f"{' and '.join(self.plan.optimizers)} train this model; give plan one optimizer")

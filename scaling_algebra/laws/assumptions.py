@@ -1,8 +1,8 @@
-"""Assumptions between growing quantities, as ``d**(-1/2)*sigma <= sigma**(5/2)``: can they hold together, and where?
+"""Assumptions about sizes, such as ``d**(-1/2)*sigma <= sigma**(5/2)``: are they consistent, and for which exponents?
 
 Law: every quantity is a power of one that grows, up to constants and powers of logarithms. So each relation between
-monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b`` with an open end:
-if both sides have one power, logarithms decide. The argument of a logarithm grows, and a logarithm is at least 1.
+monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``, but excludes
+equal powers unless logarithms decide. The argument of a logarithm grows, and a logarithm is at least 1.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ import sympy
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, check_names
-from scaling_algebra.spec.powers import exponent_text
+from scaling_algebra.spec.powers import format_exponent
 
 from .monomials import Monomial, Relation
-from .systems import End, GrowthSystem, Window, linear
+from .systems import End, GrowthSystem, Window, check_linear
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """A relation between monomials, its reason and its source."""
+    """An assumed relation between monomials.
+
+    Attributes:
+        relation: the relation.
+        name: its name; by default the relation as text.
+        because: why it is assumed.
+        source: where it is published.
+    """
 
     relation: Relation
     name: str = ""
@@ -33,7 +40,13 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Definition:
-    """A quantity that is a monomial in others."""
+    """A quantity that is defined as a monomial in others.
+
+    Attributes:
+        name: the quantity.
+        is_: the monomial.
+        source: where it is published.
+    """
 
     name: str
     is_: Monomial
@@ -42,14 +55,21 @@ class Definition:
 
 @dataclass(frozen=True, repr=False)
 class Windows(Rendered):
-    """The windows of exponents in which assumptions hold together.
+    """The ranges of exponents for which all assumptions hold.
 
     Attributes:
-        grows: the quantity that the others are powers of. given: growth laws that were put in.
-        assumed: the assumptions; dropped: names of those that were left out.
-        system: the assumptions under all these. windows: by quantity and parameter; empty where there is no solution.
-        defined: every defined quantity in the others, and the window of its exponent (None: no solution).
-        core: names of a smallest contradictory set; empty if there is a solution.
+        name: name of the set of assumptions.
+        title: one line for reports.
+        grows: the quantity of which all others are powers.
+        define: the definitions.
+        given: growth laws that the user prescribes, by quantity.
+        assumed: the assumptions in use.
+        dropped: names of the assumptions that the user leaves out.
+        system: the inequalities between exponents.
+        windows: range of the exponent of each quantity, or of each parameter; empty if the assumptions are
+            contradictory.
+        defined: for each defined quantity its monomial in the others, and the range of its exponent (None if unknown).
+        core: names of a smallest contradictory set of assumptions; empty if they are consistent.
     """
 
     name: str
@@ -69,42 +89,42 @@ class Windows(Rendered):
         return f"{self.name}, {'contradictory' if self.core else 'feasible'}"
 
     def window(self, m: Monomial) -> Window:
-        """The window of a monomial's exponent; there must be a solution.
+        """Returns the range of a monomial's exponent. The assumptions must be consistent.
 
         Raises:
-            UsageError: a quantity of which nothing is assumed.
+            UsageError: a quantity about which nothing is assumed.
         """
-        return self.system.window(m.substituted(composed(self.define, self.given)))
+        return self.system.window(m.substitute(compose_definitions(self.define, self.given)))
 
-    def reduced(self, m: Monomial) -> Monomial:
-        """A monomial in quantities that are neither defined nor equal to others, without constant and logarithms.
+    def reduce_monomial(self, m: Monomial) -> Monomial:
+        """Rewrites a monomial in independent quantities, without constant and logarithms.
 
-        An equation without a logarithm assumes a value.
+        Quantities that are defined, or that an assumed equation without logarithms determines, are replaced.
         """
         equal: dict[str, Monomial] = {}
         for r in (a.relation for a in self.assumed if a.relation.equation and not a.relation.terms[0].logs):
             name = r.text.partition("=")[0].strip()
             if r.terms[0][name] == 1:
-                equal[name] = r.terms[0].solved(name).substituted(equal)
-        return m.substituted(composed(self.define, equal | dict(self.given))).power
+                equal[name] = r.terms[0].solve_for(name).substitute(equal)
+        return m.substitute(compose_definitions(self.define, equal | dict(self.given))).power
 
     def document(self) -> Document:
-        """Windows of every exponent with what binds them, and defined quantities; or a contradiction."""
+        """Returns the report: the range of every exponent with the assumptions that bound it, or the contradiction."""
         grows = self.grows
         blocks: list[Block] = [Heading(literal(self.title), 2)]
         if laws := [f"{name} = {m}" for name, m in self.given.items()] + [f"without {name}" for name in self.dropped]:
             blocks.append(Lines.of(literal(", ".join(laws))))
         if self.core:
-            put = composed(self.define, self.given)
+            put = compose_definitions(self.define, self.given)
             blocks.append(Lines.of("no size of anything meets these together:"))
-            rows = [_row(a, put) for a in self.assumed if a.name in self.core]
+            rows = [_format_row(a, put) for a in self.assumed if a.name in self.core]
             blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
         else:
             open_ = {p for m in self.given.values() for p in m.parameters}
-            rows = [[name, *_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
+            rows = [[name, *_format_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
             blocks.append(Grid.of(["quantity", "from", "because of", "to", "because of"], rows))
         if self.define:
-            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], literal(d.source) or None]
+            rows = [[literal(d.name), literal(str(m)), *_format_ends(w, grows)[::2], literal(d.source) or None]
                     for d in self.define for m, w in [self.defined[d.name]]]  # fmt: skip
             blocks.append(Grid.of(["defined", "is", "from", "to", "source"], rows))
         note = f"exponents of {grows}; constants and powers of logarithms do not count"
@@ -121,23 +141,32 @@ def windows(
     given: Mapping[str, Monomial],
     drop: Iterable[str],
 ) -> Windows:
-    """The window of every exponent, or a smallest set of assumptions that contradicts itself.
+    """Computes the range of every exponent, or a smallest contradictory set of assumptions.
+
+    Args:
+        name: name of the set of assumptions.
+        title: one line for reports.
+        grows: the quantity of which all others are powers.
+        assume: the assumptions.
+        define: the definitions, each in earlier ones.
+        given: growth laws by quantity.
+        drop: names of assumptions to leave out.
 
     Raises:
-        UsageError: a name that is not there; relations that are not linear in the exponents.
+        UsageError: an unknown name, or relations that are not linear in the exponents.
     """
     dropped = tuple(dict.fromkeys(drop))
     check_names("assumption", dropped, [a.name for a in assume])
-    assumed, whole = tuple(a for a in assume if a.name not in dropped), composed(define, {})
-    quantities = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
+    assumed, whole = tuple(a for a in assume if a.name not in dropped), compose_definitions(define, {})
+    quantities = frozenset({grows}).union(*(a.relation.substitute(whole).quantities for a in assumed))
     for q, law in given.items():
         check_names("quantity to set", [q], sorted(quantities - {grows}))
         if q in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
-    put = composed(define, given)
-    rows = [replace(a.relation.substituted(put), text=a.name) for a in assumed]
+    put = compose_definitions(define, given)
+    rows = [replace(a.relation.substitute(put), text=a.name) for a in assumed]
     for m, where in [*((m, row.text) for row in rows for m in row.terms), *((put[d.name], d.name) for d in define)]:
-        linear(m, grows, where)
+        check_linear(m, grows, where)
     check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     system = GrowthSystem(rows, grows)
     if both := {p for row in rows for p in row.parameters} & {q for row in rows for q in row.quantities}:
@@ -151,34 +180,41 @@ def windows(
     return Windows(name, title, grows, define, given, assumed, dropped, system, found, defined, core)
 
 
-def composed(define: Iterable[Definition], values: Mapping[str, Monomial]) -> dict[str, Monomial]:
-    """The given values of quantities, and every defined quantity as a monomial in the others with these values."""
+def compose_definitions(define: Iterable[Definition], values: Mapping[str, Monomial]) -> dict[str, Monomial]:
+    """Returns every defined quantity as a monomial in undefined ones, together with the given values.
+
+    Args:
+        define: the definitions, each in earlier ones.
+        values: monomials to substitute, by quantity.
+    """
     defined: dict[str, Monomial] = {}
     for d in define:
-        defined[d.name] = d.is_.substituted(defined)
-    return {name: m.substituted(values) for name, m in defined.items()} | dict(values)
+        defined[d.name] = d.is_.substitute(defined)
+    return {name: m.substitute(values) for name, m in defined.items()} | dict(values)
 
 
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
-    here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substituted(put).terms)
+def _format_row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
+    """Formats an assumption for the table of contradictions."""
+    here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substitute(put).terms)
     return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
 
 
-def _ends(w: Window | None, grows: str) -> list[Piece | None]:
-    """Both ends of a window, each with the assumptions that bind it."""
+def _format_ends(w: Window | None, grows: str) -> list[Piece | None]:
+    """Formats both ends of a range, each with the assumptions that bind it."""
     ends = [End(None)] * 2 if w is None else [w.low, w.high]
-    return [x for e in ends for x in (_end(e, grows), literal(", ".join(e.binding)) or None)]
+    return [x for e in ends for x in (_format_end(e, grows), literal(", ".join(e.binding)) or None)]
 
 
-def _end(e: End, grows: str) -> Piece | None:
+def _format_end(e: End, grows: str) -> Piece | None:
+    """Formats one end of a range as a power of ``grows``; None if the range is unbounded there."""
     if e.value is None:
         return None
     mark = ", open" if e.open else ""
     if not grows:
         return f"{e.value}{mark}"
     power = sympy.latex(Monomial.of({grows: sympy.Rational(e.value)}).expr)
-    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{exponent_text(e.value)}"
+    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{format_exponent(e.value)}"
     return Text(plain + mark, f"${power}${mark}")

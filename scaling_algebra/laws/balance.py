@@ -1,4 +1,4 @@
-"""The exact minimum of a sum of monomials under constraints: the terms that balance, and the optimum."""
+"""Minimises a sum of monomials under constraints, exactly: which terms balance, and where the optimum is."""
 
 from __future__ import annotations
 
@@ -14,27 +14,33 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.solver.demands import Infeasible
 
 from .expressions import expression, monomial, relation
-from .minima import Minimum, minima
-from .monomials import Expr, Monomial, Posynomial, Relation, parameter, written
-from .systems import GrowthSystem, leave_gaps
+from .minima import Minimum, find_minima
+from .monomials import Expr, Monomial, Posynomial, Relation, parameter, write_exponent
+from .systems import GrowthSystem, have_gap
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
-"""Terms with constraints, those with open parameters, and quantities to minimise over."""
+"""Maximum number of terms, those of constraints included; of terms if parameters are open; of quantities to minimise
+over."""
 LONG = 12
-"""Most characters of a number that is printed exactly."""
+"""Maximum number of characters of a number that is printed exactly."""
 
 
 @dataclass(frozen=True, repr=False)
 class Balance(Rendered):
-    """A minimum in cells.
+    """The minimum of a sum, by cells: regions of parameters and growing quantities in which the same terms balance.
 
     Attributes:
-        total, constraints: as written. reduced, bounds: the sum and the inequalities after substituting the equations.
-        minimised, growing, fixed: the quantities of each kind.
-        cells: one for each set of terms that balances; several if parameters or growing quantities decide.
-        irreducible: the constant of the sum that the minimum exceeds; 0 for none.
-        notes: further facts.
-        reach: a monomial; the size at which the minimum equals it is shown.
+        total: the sum as written.
+        reduced: the sum after the equations are substituted.
+        bounds: the inequalities after the equations are substituted.
+        constraints: all constraints as written.
+        minimised: the quantities to minimise over.
+        growing: the quantities that grow.
+        fixed: the constants.
+        cells: the minimum in each cell.
+        irreducible: the constant term of the sum, which the minimum exceeds; 0 for none.
+        notes: further facts, for reports.
+        reach: a monomial; the size at which the minimum equals it is reported. None for none.
     """
 
     total: Posynomial
@@ -51,26 +57,32 @@ class Balance(Rendered):
 
     @property
     def cell(self) -> Minimum:
-        """The only cell."""
+        """The minimum in the only cell.
+
+        Raises:
+            UsageError: there are several cells.
+        """
         if len(self.cells) > 1:
             raise UsageError(f"{self.about} has {len(self.cells)} cells; give values of parameters, or read all cells")
         return self.cells[0]
 
     @property
     def about(self) -> str:
+        """Title of the report."""
         over = f"minimum over {', '.join(self.minimised)}" if self.minimised else "largest term"
         return f"{over} of {self.total}, {', '.join(self.growing)} growing"
 
     @property
     def names(self) -> frozenset[str]:
-        """Quantities and parameters that stand in it."""
+        """Names of the quantities and parameters in the sum and its constraints."""
         return frozenset[str]().union(*(x.quantities | x.parameters for x in (self.total, *self.constraints)))
 
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
+        """Returns the minimum and the optimal quantities in a cell, by name."""
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
-    def reached(self, cell: Minimum) -> dict[str, Monomial]:
-        """The sizes at which the minimum with its irreducible part is ``reach``; empty without ``reach``.
+    def find_reach(self, cell: Minimum) -> dict[str, Monomial]:
+        """Returns the sizes at which the minimum, irreducible part included, equals ``reach``; empty without ``reach``.
 
         Raises:
             UsageError: no size reaches it.
@@ -83,14 +95,14 @@ class Balance(Rendered):
         if self.irreducible != 0:
             above = target.coefficient - self.irreducible
             if target.powers or not above.is_number or above <= 0:
-                raise UsageError(f"{self.reach} is not above the irreducible {written(self.irreducible)}; "
+                raise UsageError(f"{self.reach} is not above the irreducible {write_exponent(self.irreducible)}; "
                                  "give a larger number")  # fmt: skip
             target = Monomial(above)
-        size = {grows: (cell.minimum / target).solved(grows)}
-        return size | {name: m.substituted(size) for name, m in cell.optimum.items()}
+        size = {grows: (cell.minimum / target).solve_for(grows)}
+        return size | {name: m.substitute(size) for name, m in cell.optimum.items()}
 
     def document(self) -> Document:
-        """Cell by cell the minimum, the optimum, shares, bounds; conditions."""
+        """Returns the report: for each cell the minimum, the optimum, the share of each term and the conditions."""
         blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
         if self.constraints:
             blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
@@ -102,19 +114,20 @@ class Balance(Rendered):
             blocks.append(Lines.of(*map(literal, self.notes), listed=True))
         record = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.reach:
-            record["reached"] = [{n: c.shown(m) for n, m in self.reached(c).items()} for c in self.cells]
+            record["reached"] = [{n: c.record_size(m) for n, m in self.find_reach(c).items()} for c in self.cells]
         return Document(tuple(blocks), record)
 
     def _cell(self, cell: Minimum) -> list[Block]:
-        shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
+        """Returns the part of the report about one cell."""
+        shares = [(_format_size(t), ", share ", format_term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
         lines: list[list[Piece]] = [["terms that balance: ", *[p for s in shares for p in ("; ", *s)][1:]]]
         if cell.binding:
             lines.append(["held with equality: ", literal(", ".join(cell.binding))])
         if cell.window:
             lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
-        blocks: list[Block] = [_grid("", self.sizes(cell), cell.exact), Lines.of(*lines, listed=True)]
-        if sizes := self.reached(cell):
-            blocks.append(_grid(f"minimum {self.reach} at", sizes, cell.exact))
+        blocks: list[Block] = [_make_grid("", self.sizes(cell), cell.exact), Lines.of(*lines, listed=True)]
+        if sizes := self.find_reach(cell):
+            blocks.append(_make_grid(f"minimum {self.reach} at", sizes, cell.exact))
         return blocks
 
 
@@ -125,11 +138,11 @@ def balance(
     constraints: Iterable[str | Relation] = (),
     fixed: Sequence[str] = (),
 ) -> Balance:
-    """Minimises a sum of monomials; ``law`` says what its arguments are.
+    """Minimises a sum of monomials; ``law`` describes the arguments.
 
     Raises:
-        UsageError: unknown quantities; no minimum, or none that determines its quantities.
-        Infeasible: constraints that contradict each other.
+        UsageError: an unknown quantity, no minimum, or one that does not determine its quantities.
+        Infeasible: the constraints are contradictory.
     """
     problem = expression(total) if isinstance(total, str) else total
     relations = [relation(c) if isinstance(c, str) else c for c in constraints]
@@ -139,32 +152,32 @@ def balance(
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
     check_names("quantity", (*growing, *fixed), sorted({q for x in (problem, *relations) for q in x.quantities}))
-    dependent = _dependent([c for c in relations if c.equation], minimise, named)
+    dependent = _eliminate([c for c in relations if c.equation], minimise, named)
     constant = [t for t in problem.terms if t.quantities <= {*fixed}]
     constant = constant if len(constant) < len(problem.terms) else []
-    reduced = Posynomial(tuple(t for t in problem.terms if t not in constant)).substituted(dependent)
+    reduced = Posynomial(tuple(t for t in problem.terms if t not in constant)).substitute(dependent)
     free = [name for name in minimise if name not in dependent]
-    terms = [_constants(t, fixed) for t in reduced.terms]
-    left = (c.substituted(dependent) for c in dict.fromkeys(relations) if not c.equation)
-    bounds = [replace(c, terms=tuple(_constants(m, fixed) for m in c.terms)) for c in left]
+    terms = [_absorb_fixed(t, fixed) for t in reduced.terms]
+    left = (c.substitute(dependent) for c in dict.fromkeys(relations) if not c.equation)
+    bounds = [replace(c, terms=tuple(_absorb_fixed(m, fixed) for m in c.terms)) for c in left]
     labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.terms)]
-    _check([*zip(labels, (*terms, *(m for c in bounds for m in c.terms)), strict=True)], free, growing, problem)
+    _check_problem([*zip(labels, (*terms, *(m for c in bounds for m in c.terms)), strict=True)], free, growing, problem)
     if core := GrowthSystem(bounds, growing[0], growing[1:]).core(strict=True):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
-    least = sympy.Add(*(_constants(t, fixed).coefficient for t in constant))
-    cells = tuple(minima(terms, bounds, free, growing, dependent))
+    least = sympy.Add(*(_absorb_fixed(t, fixed).coefficient for t in constant))
+    cells = tuple(find_minima(terms, bounds, free, growing, dependent))
     if not cells:
-        low = f"as near to {written(least)}" if constant else "as small"
+        low = f"as near to {write_exponent(least)}" if constant else "as small"
         raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made {low} as one likes; "
                          "add a term that grows where the others fall, or a constraint")  # fmt: skip
     notes = []
     if constant:
-        notes.append(f"above the irreducible {written(least)}, whose exponent is 0")
+        notes.append(f"above the irreducible {write_exponent(least)}, whose exponent is 0")
     if any(t.logs for t in reduced.terms):
         cells = tuple(replace(c, exact=False) for c in cells)
         notes.append("up to logarithms, which count as constants")
-    if all(c.where for c in cells) and leave_gaps(((w.ratio for w in c.where) for c in cells), growing):
+    if all(c.where for c in cells) and have_gap(((w.ratio for w in c.where) for c in cells), growing):
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
@@ -172,41 +185,62 @@ def balance(
     return Balance(problem, reduced, tuple(bounds), tuple(relations), *roles, cells, least, tuple(notes))
 
 
-def power(m: Monomial) -> Text:
-    """Without its coefficient."""
-    return _sized(Monomial(powers=m.powers, logs=m.logs))
+def format_power(m: Monomial) -> Text:
+    """Formats a monomial without its coefficient."""
+    return _format_size(Monomial(powers=m.powers, logs=m.logs))
 
 
-def term(e: Expr) -> Text:
-    return Text(written(e), f"${sympy.latex(e)}$")
+def format_term(e: Expr) -> Text:
+    """Formats an expression."""
+    return Text(write_exponent(e), f"${sympy.latex(e)}$")
 
 
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
-    """The quantities that equations eliminate, as monomials in the others."""
+def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
+    """Solves the equations for one quantity each.
+
+    Args:
+        equations: the equations.
+        minimise: quantities to minimise over; eliminated if there is no other, last ones first.
+        named: all quantities with a declared kind; any other is eliminated first.
+
+    Returns:
+        The eliminated quantities as monomials in the others.
+    """
     dependent: dict[str, Monomial] = {}
-    for c in (e.substituted(dependent) for e in equations):
+    for c in (e.substitute(dependent) for e in equations):
         quantities = sorted(c.terms[0].quantities)
         choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
             raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
-        solution = {choice[0]: c.solved(choice[0])}
-        dependent = {name: m.substituted(solution) for name, m in dependent.items()} | solution
+        solution = {choice[0]: c.solve_for(choice[0])}
+        dependent = {name: m.substitute(solution) for name, m in dependent.items()} | solution
     return dependent
 
 
-def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
-    """A monomial without logarithms, with fixed quantities moved into its coefficient."""
+def _absorb_fixed(m: Monomial, fixed: Sequence[str]) -> Monomial:
+    """Moves fixed quantities into the coefficient, and drops logarithms."""
     factors = [parameter(name) ** e for name, e in m.powers if name in fixed]
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
 
-def _check(
+def _check_problem(
     labelled: Sequence[tuple[str, Monomial]], free: Sequence[str], growing: Sequence[str], total: Posynomial
 ) -> None:
-    """Raises UsageError for strange quantities, for minima that determine products only, and for too many terms."""
+    """Checks that the sum determines its quantities and is small enough.
+
+    Args:
+        labelled: the terms, each with where it stands.
+        free: quantities to minimise over.
+        growing: quantities that grow.
+        total: the sum, for messages.
+
+    Raises:
+        UsageError: a quantity of no declared kind, a minimum that determines only products of quantities, too many
+            terms.
+    """
     for label, row in labelled:
         if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
             raise UsageError(f"{unknown[0]} in {label} is neither minimised over, nor growing, nor fixed, nor given "
@@ -223,16 +257,19 @@ def _check(
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
 
-def _grid(title: str, sizes: Mapping[str, Monomial], times: bool) -> Grid:
+def _make_grid(title: str, sizes: Mapping[str, Monomial], times: bool) -> Grid:
+    """Makes a table of sizes; its column of prefactors is there if ``times`` is true."""
     header = (literal(title), "grows as", "times")[: 2 + times]
-    return Grid.of(header, [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in sizes.items()])
+    return Grid.of(
+        header, [(n, format_power(m), _format_factor(m.coefficient))[: len(header)] for n, m in sizes.items()]
+    )
 
 
-def _sized(m: Monomial) -> Text:
+def _format_size(m: Monomial) -> Text:
     return Text(str(m), f"${sympy.latex(m.expr)}$")
 
 
-def _factor(e: Expr) -> Text:
-    """A prefactor; a long number in decimals (JSON has it exactly)."""
-    long = e.is_number and len(written(e)) > LONG
-    return Text(f"{float(e):.6g}", f"{float(e):.6g}") if long else term(e)
+def _format_factor(e: Expr) -> Text:
+    """Formats a prefactor; a long number in decimals (JSON has it exactly)."""
+    long = e.is_number and len(write_exponent(e)) > LONG
+    return Text(f"{float(e):.6g}", f"{float(e):.6g}") if long else format_term(e)

@@ -1,8 +1,8 @@
-"""Sums of monomials as people write them, exact: ``N**(-2*beta/d) + N/n`` and relations such as ``C = n*N``.
+"""Parses sums of monomials exactly: ``N**(-2*beta/d) + N/n``, and relations such as ``C = n*N``.
 
-A text is parsed with ``ast`` against a list of allowed nodes, and never evaluated. Every reader raises UsageError for
-any other text: one line that quotes it.
-Read next: ``monomials.py`` (what is read), ``balance.py`` (what balances in a sum).
+A text is parsed with ``ast`` against a list of allowed nodes, and never evaluated. For any other text every parser
+raises UsageError: one line that quotes it.
+Read next: ``monomials.py`` (the results), ``balance.py`` (which terms of a sum balance).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import TypeVar
 import sympy
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.limits import rational
+from scaling_algebra.limits import parse_rational
 
-from .monomials import Expr, Monomial, Posynomial, Relation, parameter, simplified
+from .monomials import Expr, Monomial, Posynomial, Relation, parameter, simplify_exponent
 
 LONG, DEEP, TERMS, DIGITS, LARGEST = 2_000, 40, 200, 300, 10**6
-"""Most characters of an expression, nested brackets, monomials, and digits of a coefficient; largest number in an
-exponent, above a line or below it."""
+"""Maximum numbers of characters of an expression, nested brackets, monomials, and digits of a coefficient; maximum
+numerator or denominator in an exponent.
+"""
 RELATIONS = ("<<", ">>", "<=", ">=", "=")
 FUNCTIONS = ("log", "exp", "sqrt")
 _STRANGE = re.compile(r"[^\w\s.,+*/^()'\"-]", re.ASCII)
@@ -34,7 +35,7 @@ Value = TypeVar("Value")
 
 
 def expression(text: str) -> Posynomial:
-    """A sum of monomials.
+    """Parses a sum of monomials.
 
     Examples:
         >>> str(expression("N**(-2*beta/d) + (N/n)^(1/2)"))
@@ -48,40 +49,47 @@ def expression(text: str) -> Posynomial:
 
 
 def monomial(text: str) -> Monomial:
-    """One monomial."""
+    """Parses one monomial."""
     total = expression(text)
     if len(total.terms) != 1:
-        raise UsageError(f"{_shown(text)} is a sum; one monomial is needed here, such as 6*n*N")
+        raise UsageError(f"{_quote(text)} is a sum; one monomial is needed here, such as 6*n*N")
     return total.terms[0]
 
 
 def exponent(text: str) -> Expr:
-    """A number or a rational function of parameters: ``2*beta/d``.
+    """Parses a number or a rational function of parameters: ``2*beta/d``.
 
     Examples:
         >>> exponent("beta/(beta + d)"), exponent("-0.5")
         (beta/(beta + d), -1/2)
     """
     parser = _Parser(text)
-    return simplified(parser.read(parser.exponent))
+    return simplify_exponent(parser.read(parser.exponent))
 
 
 def relation(text: str) -> Relation:
-    """Two sums with a sign of ``RELATIONS`` between them, one monomial on the larger side."""
+    """Parses two sums with a sign of ``RELATIONS`` between them; the larger side must be one monomial."""
     parts = re.split(r"(<<|>>|<=|>=|==?)", text) if isinstance(text, str) and len(text) <= LONG else []
     if len(parts) != 3:
-        raise UsageError(f"{_shown(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
+        raise UsageError(f"{_quote(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
                          "between, as C = n*N")  # fmt: skip
     left, right, sign = expression(parts[0]).terms, expression(parts[2]).terms, parts[1]
     ordered = {"<": [(left, right)], ">": [(right, left)], "=": [(left, right), (right, left)]}[sign[0]]
     if any(len(large) != 1 for _, large in ordered):
-        raise UsageError(f"{_shown(text)} has a sum on its larger side; write one monomial there")
+        raise UsageError(f"{_quote(text)} has a sum on its larger side; write one monomial there")
     ratios = tuple(t / large[0] for small, large in ordered for t in small)
     return Relation(ratios, text.strip(), sign in ("<<", ">>"), sign[0] == "=")
 
 
 class _Parser:
-    """Reads one text; every method takes a node of its tree."""
+    """Parses one text. Its methods take a node of the syntax tree and raise UsageError if they do not allow it.
+
+    Attributes:
+        text: the text.
+        source: the text as Python code.
+        bases: names that occur in bases.
+        exponents: names that occur in exponents.
+    """
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -107,17 +115,18 @@ class _Parser:
             raise self.wrong("it cannot be read") from None
 
     def wrong(self, what: str) -> UsageError:
-        return UsageError(f"{_shown(self.text)}: {what}; write sums of products of powers, as N**(-2*beta/d) + N/n")
+        """Returns an error that quotes the text."""
+        return UsageError(f"{_quote(self.text)}: {what}; write sums of products of powers, as N**(-2*beta/d) + N/n")
 
     def read(self, as_what: Callable[[ast.expr], Value]) -> Value:
-        """The whole text."""
+        """Applies a method to the whole text."""
         try:
             return as_what(self.tree)
         except RecursionError:
             raise self.wrong("it is nested too deep") from None
 
     def terms(self, node: ast.expr) -> list[Monomial]:
-        """A node as monomials."""
+        """Converts a node to the monomials of a sum."""
         match node:
             case ast.Constant():
                 if (value := self.number(node)) <= 0:
@@ -129,18 +138,18 @@ class _Parser:
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.terms(node.operand)
             case ast.BinOp(op=ast.Add()):
-                return self.few(self.terms(node.left) + self.terms(node.right))
+                return self.check_terms(self.terms(node.left) + self.terms(node.right))
             case ast.BinOp(op=ast.Mult()):
                 return self.product(self.terms(node.left), self.terms(node.right))
             case ast.BinOp(op=ast.Div()):
                 below = self.single(node.right, "a sum below a line")
-                return self.few([a / below for a in self.terms(node.left)])
+                return self.check_terms([a / below for a in self.terms(node.left)])
             case ast.BinOp(op=ast.Pow()):
                 return self.power(node.left, self.exponent(node.right))
             case ast.Call(func=ast.Name(id="sqrt"), args=[argument], keywords=[]):
                 return self.power(argument, sympy.Rational(1, 2))
             case ast.Call(func=ast.Name(id="exp"), args=[argument], keywords=[]):
-                return self.few([Monomial(sympy.exp(self.number(argument)))])
+                return self.check_terms([Monomial(sympy.exp(self.number(argument)))])
             case ast.Call(func=ast.Name(id="log"), args=[argument], keywords=[]):
                 inside = self.single(argument, "the logarithm of a sum")
                 if not inside.quantities:
@@ -153,20 +162,22 @@ class _Parser:
         raise self.wrong(f"cannot read {ast.unparse(node)!r}")
 
     def power(self, base: ast.expr, e: Expr) -> list[Monomial]:
+        """Expands a power of a sum, or of one monomial."""
         terms = self.terms(base)
         if len(terms) == 1:
             if terms[0].coefficient != 1 and e.is_number and abs(e) > DIGITS:
                 raise self.wrong(f"a number to the power {e}")
-            return self.few([terms[0] ** e])
+            return self.check_terms([terms[0] ** e])
         if not (e.is_Integer and 0 < e <= DEEP):
             raise self.wrong("a sum to a power that is no small whole number")
         return reduce(self.product, [terms] * int(e))
 
     def product(self, left: list[Monomial], right: list[Monomial]) -> list[Monomial]:
-        return self.few([a * b for a in left for b in right])
+        """Expands the product of two sums."""
+        return self.check_terms([a * b for a in left for b in right])
 
     def exponent(self, node: ast.expr) -> Expr:
-        """A node as a rational function of parameters."""
+        """Converts a node to a rational function of parameters."""
         match node:
             case ast.Constant():
                 return self.number(node)
@@ -181,47 +192,51 @@ class _Parser:
                 left, right = self.exponent(node.left), self.exponent(node.right)
                 if isinstance(node.op, ast.Div) and sympy.cancel(right) == 0:
                     raise self.wrong("an exponent divides by zero")
-                return self.bounded(_OPERATORS[type(node.op)](left, right))
+                return self.check_exponent(_OPERATORS[type(node.op)](left, right))
             case ast.Call(func=ast.Name(id="log" | "ln")):
                 raise self.wrong("an exponent with a logarithm is no constant power; give its value at one size")
             case ast.BinOp(op=ast.Pow()):
                 base, e = self.exponent(node.left), self.exponent(node.right)
                 if not (e.is_Integer and 0 < e <= 10):
                     raise self.wrong("an exponent has a power that is no small whole number")
-                return self.bounded(base**e)
+                return self.check_exponent(base**e)
         raise self.wrong(f"cannot read the exponent {ast.unparse(node)!r}")
 
-    def bounded(self, e: Expr) -> Expr:
+    def check_exponent(self, e: Expr) -> Expr:
+        """Returns an exponent unchanged; refuses one that is too large."""
         if sympy.count_ops(e) > TERMS or any(max(abs(x.p), x.q) > LARGEST for x in e.atoms(sympy.Rational)):
             raise self.wrong("an exponent is too large")
         return e
 
     def single(self, node: ast.expr, what: str) -> Monomial:
+        """Converts a node to one monomial, or refuses it with the message ``what``."""
         terms = self.terms(node)
         if len(terms) != 1:
             raise self.wrong(what)
         return terms[0]
 
-    def few(self, terms: list[Monomial]) -> list[Monomial]:
+    def check_terms(self, terms: list[Monomial]) -> list[Monomial]:
+        """Returns monomials unchanged; refuses too many, and numbers that are too large."""
         if len(terms) > TERMS:
             raise self.wrong(f"more than {TERMS} terms")
         for t in terms:
             if any(max(abs(x.p), x.q) > 10**DIGITS for x in t.coefficient.atoms(sympy.Rational)):
                 raise self.wrong(f"a coefficient of more than {DIGITS} digits")
             for _, e in t.powers:
-                self.bounded(e)
+                self.check_exponent(e)
         return terms
 
     def number(self, node: ast.expr) -> Expr:
-        """A literal, exact: 0.5 is 1/2."""
+        """Converts a literal exactly: 0.5 is 1/2."""
         text = ast.get_source_segment(self.source, node) or ""
         try:
-            value = rational(text)
+            value = parse_rational(text)
         except ValueError as error:
-            raise self.wrong(f"{_shown(text)} is {error}") from None
+            raise self.wrong(f"{_quote(text)} is {error}") from None
         return sympy.Rational(value.numerator, value.denominator)
 
 
-def _shown(text: object) -> str:
+def _quote(text: object) -> str:
+    """Quotes a text for a message, shortened."""
     quoted = str(text)
     return repr(quoted if len(quoted) <= 80 else f"{quoted[:80]}...")

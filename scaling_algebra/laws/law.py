@@ -1,7 +1,7 @@
-"""The one question about growing quantities, ``law``: a sum to minimise, a law that is written down, or assumptions.
+"""Answers questions about growing quantities: a sum to minimise, a published law, or a set of assumptions.
 
-A law is a TOML file: ``sum``, ``minimise``, ``grows`` and so on, several ``axes`` of those, or ``assume``.
-Adding one: one more file in ``given/``.
+A law is a TOML file with ``sum``, ``minimise``, ``grows`` and so on, with several of these as ``axes``, or with
+``assume``. To add one, add a file to ``given/``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, check_names, named, shown
-from scaling_algebra.spec.entries import keys, read
+from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
+from scaling_algebra.spec.entries import list_keys, read_value
 
 from .assumptions import Assumption, Definition, Windows, windows
-from .balance import Balance, balance, power, term
+from .balance import Balance, balance, format_power, format_term
 from .entries import read_file
 from .expressions import exponent, expression, monomial, relation
-from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, simplified
+from .monomials import Expr, Monomial, Posynomial, Relation, parameter, read_exact, simplify_exponent
 
 
 @dataclass(frozen=True)
 class LawAxis:
-    """One way to grow: what is minimised over what.
+    """One way to grow: a sum and what it is minimised over.
 
     Attributes:
-        exponent: the name of the exponent of the minimum. ratios: those of the exponents of quantities at the optimum.
+        sum: the sum.
+        grows: quantities that grow.
+        minimise: quantities to minimise over.
+        constraints: equations and bounds.
+        fixed: constants.
+        exponent: name of the exponent of the minimum; empty for none.
+        ratios: further named exponents: those of these monomials at the optimum.
     """
 
     sum: Posynomial
@@ -50,12 +56,19 @@ class LawAxis:
 
 @dataclass(frozen=True)
 class Law:
-    """A law as it is written down.
+    """A law as written in a file.
 
     Attributes:
-        identities: equations between exponents of its axes. names: what its names are.
-        at: values of parameters, constants and quantities, which a question may replace.
-        assume, define: assumptions between powers of what ``grows``, and quantities that are defined by others.
+        axes: the ways to grow, by name.
+        name: name of the law.
+        title: one line for reports.
+        source: where it is published.
+        identities: equations between the exponents of its axes, such as ``alpha_D = alpha_N/(1 + alpha_N)``.
+        names: meaning of its names.
+        at: default values of parameters, constants and quantities.
+        assume: assumptions about powers of ``grows``.
+        define: quantities that are defined by others.
+        grows: the quantity of which all others are powers, for assumptions.
     """
 
     axes: Mapping[str, LawAxis] = field(default_factory=dict)
@@ -72,12 +85,14 @@ class Law:
 
 @dataclass(frozen=True, repr=False)
 class LawAnswer(Rendered):
-    """The balances of a law, their exponents and identities.
+    """The minima of a law, their exponents and identities.
 
     Attributes:
-        at: the values that were asked for. axes: the balance on each axis.
-        exponents: by name, those of the minimum in the first cell of an axis.
-        identities: each, and whether it holds for every parameter.
+        law: the law.
+        at: values that the user gave.
+        axes: the minimum for each way to grow.
+        exponents: the named exponents, each in the first cell of its axis.
+        identities: for each identity whether it holds for all parameters.
     """
 
     law: Law
@@ -88,25 +103,32 @@ class LawAnswer(Rendered):
 
     @property
     def about(self) -> str:
+        """Title of the report."""
         values = ", ".join(f"{name} = {m}" for name, m in self.at.items())
         return self.law.title + (f" ({values})" if values else "")
 
     def document(self) -> Document:
-        """Every axis in lines, or one axis in full; exponents and identities."""
+        """Returns the report: every way to grow in short, or a single one in full; exponents and identities."""
         blocks: list[Block] = [Heading(literal(self.about), 2)]
         balances = {name: b.document() for name, b in self.axes.items()}
         if len(self.axes) == 1:
             blocks += next(iter(balances.values())).blocks
         else:
-            rows = [(axis, name, power(m), literal(", ".join(map(str, cell.where)))) for axis, b in self.axes.items()
-                    for cell in b.cells for name, m in b.sizes(cell).items()]  # fmt: skip
+            rows = [
+                (axis, name, format_power(m), literal(", ".join(map(str, cell.where))))
+                for axis, b in self.axes.items()
+                for cell in b.cells
+                for name, m in b.sizes(cell).items()
+            ]
             blocks.append(Grid.of(("axis", "of", "grows as", "where"), rows))
-            numbers = [(n, term(e), f"{float(e):.5f}" if e.is_number else "") for n, e in self.exponents.items()]
+            numbers = [(n, format_term(e), f"{float(e):.5f}" if e.is_number else "") for n, e in self.exponents.items()]
             if numbers:
                 blocks += [Heading("exponents", 3), Grid.of(("exponent", "is", "number"), numbers)]
-                blocks += _listed(f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items())
+                blocks += _list_lines(
+                    f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items()
+                )
         names = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
-        blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
+        blocks += _list_lines((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
         record = {"law": self.law.name, "at": self.at, "axes": {name: d.record for name, d in balances.items()}}
         return Document(tuple(blocks), record | {"exponents": self.exponents, "identities": self.identities})
 
@@ -123,25 +145,29 @@ def law(
     axis: str | None = None,
     drop: Iterable[str] = (),
 ) -> Balance | LawAnswer | Windows:
-    """The powers that growing quantities have: at the minimum of a sum, by a law, or under assumptions.
+    """Computes the powers of growing quantities: at the minimum of a sum, by a law, or under assumptions.
 
     Args:
-        what: with ``grows`` a sum, such as ``"N**(-2*beta/d) + N/n"``; else the name of a law or of assumptions that
-            ship, or a TOML file with some.
-        minimise: quantities to choose; with none, the largest term is looked for.
+        what: with ``grows`` a sum, such as ``"N**(-2*beta/d) + N/n"``; else the name of a shipped law or set of
+            assumptions, or a TOML file with one.
+        minimise: quantities to minimise over; if there are none, the largest term is found.
         grows: quantities that grow; the answer is in their powers.
-        constraints: equations of monomials, which eliminate a quantity each (one that is not named elsewhere, else the
-            last to be minimised over), or bounds: ``sum <= monomial``, ``monomial >= sum``, ``<<`` and ``>>`` as well.
-        fixed: positive constants, kept in prefactors.
-        at: exact positive values of parameters in exponents and of fixed constants; of a law also monomials in place
-            of quantities, and of assumptions growth laws: ``{"K": "d**kappa"}``. A name in the exponent of a growth law
-            is one more unknown.
-        reach: a monomial; the size at which the minimum equals it is part of the answer.
-        axis: one way to grow of a law, in full. drop: names of assumptions to leave out.
+        constraints: equations of monomials, each of which eliminates a quantity (one that is not named elsewhere, else
+            the
+            last one to minimise over), or bounds: ``sum <= monomial``, ``monomial >= sum``, also with ``<<`` and
+            ``>>``.
+        fixed: positive constants, which are kept in prefactors.
+        at: exact positive values of parameters in exponents and of fixed constants. For a law also monomials in place
+            of
+            quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
+            unknown.
+        reach: a monomial; the answer includes the size at which the minimum equals it.
+        axis: one way to grow of a law, to be answered in full.
+        drop: names of assumptions to leave out.
 
     Raises:
-        UsageError: something is not known, cannot be read, or has no minimum.
-        Infeasible: constraints that contradict each other.
+        UsageError: something is unknown, unreadable, or has no minimum.
+        Infeasible: the constraints are contradictory.
 
     Examples:
         >>> cell = law("N**(-2*beta/d) + N/n", ["N"], ["n"]).cell
@@ -156,48 +182,54 @@ def law(
     constraints, drop, found = tuple(constraints), tuple(drop), None if grows else read_law(what)
     of_sums = {"minimise": minimise, "constraints": constraints, "fixed": fixed}
     if found is None:
-        _only("a sum", {"axis": axis, "drop": drop})
+        _refuse_unused("a sum", {"axis": axis, "drop": drop})
         relations = tuple(map(relation, constraints))
         of = LawAxis(expression(what), tuple(grows), tuple(minimise), relations, tuple(fixed))
         found = Law({"sum": of}, name="sum")
     elif found.assume:
-        _only("assumptions", of_sums | {"axis": axis, "reach": reach})
-        given = _monomials(at)
+        _refuse_unused("assumptions", of_sums | {"axis": axis, "reach": reach})
+        given = _read_values(at)
         return windows(found.name, found.title, found.grows, found.assume, found.define, given, drop)
     else:
-        _only("a law", of_sums | {"drop": drop})
+        _refuse_unused("a law", of_sums | {"drop": drop})
     if reach is not None:
         monomial(reach)  # refused before any work
     if reach is not None and axis is None and len(found.axes) > 1:
         raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
-    a = answer(found, axis, at)
+    a = answer_law(found, axis, at)
     a = a if reach is None else replace(a, axes={n: replace(b, reach=reach) for n, b in a.axes.items()})
     return a.axes["sum"] if grows else a
 
 
-def _only(kind: str, others: Mapping[str, Any]) -> None:
+def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
+    """Raises UsageError if an argument is given that does not apply to this kind of question."""
     if strange := [name for name, x in others.items() if x]:
         raise UsageError(f"{kind} has no {strange[0]}; leave it out")
 
 
 @cache
 def laws() -> Mapping[str, Law]:
-    """Every law, and every set of assumptions, that ships, by name: one file is one."""
-    return {path.stem: _file(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
+    """Returns every shipped law and set of assumptions, by name; each is one file."""
+    return {path.stem: _read_law_file(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
 
 
 def read_law(name: str) -> Law:
-    """A law or assumptions that ship, or those in a TOML file."""
-    return _file(Path(name)) if name.endswith(".toml") else named("law", name, laws())
+    """Returns a shipped law or set of assumptions by name, or reads one from a TOML file."""
+    return _read_law_file(Path(name)) if name.endswith(".toml") else find_entry("law", name, laws())
 
 
-def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = None) -> LawAnswer:
-    """The answer of a law on one axis, or on all.
+def answer_law(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = None) -> LawAnswer:
+    """Computes the minima, exponents and identities of a law.
+
+    Args:
+        law: the law.
+        axis: one way to grow; None for all.
+        at: values of parameters, constants and quantities.
 
     Raises:
-        UsageError: no such axis, or no such parameter, constant or quantity; a value that is not positive.
+        UsageError: an unknown axis, parameter, constant or quantity, or a value that is not positive.
     """
-    asked, parts = _monomials(at), [x for a in law.axes.values() for x in a.parts]
+    asked, parts = _read_values(at), [x for a in law.axes.values() for x in a.parts]
     quantities = {q for x in parts for q in x.quantities}
     constants = {name for a in law.axes.values() for name in a.fixed}
     values = {**law.at, **asked}
@@ -207,25 +239,33 @@ def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = Non
         if not (number if name in constants else name in quantities or (number and rational)):
             raise UsageError(f"{name} is {m}; give a positive number")
     put = {name: m if name in quantities else m.coefficient for name, m in values.items()}
-    axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
-    balances = {n: _balanced(a, put) for n, a in law.axes.items() if n in axes or a.exponent}
+    axes = law.axes if axis is None else {axis: find_entry("axis", axis, law.axes)}
+    balances = {n: _balance_axis(a, put) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
         if a.exponent:
             cell, grows = balances[n].cells[0], balances[n].growing[0]
-            exponents[a.exponent] = simplified(-cell.minimum[grows])
-            exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
-    identities = {text: _identical(text, exponents) for text in law.identities if axis is None}
+            exponents[a.exponent] = simplify_exponent(-cell.minimum[grows])
+            exponents |= {key: ratio.substitute(cell.optimum)[grows] for key, ratio in a.ratios.items()}
+    identities = {text: _check_identity(text, exponents) for text in law.identities if axis is None}
     return LawAnswer(law, asked, {n: balances[n] for n in axes}, exponents, identities)
 
 
-def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
-    """The parameter that gives an exponent a value, with what it must be.
+def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
+    """Returns the value of the only open parameter for which a named exponent has a given value.
+
+    Args:
+        a: the answer of a law.
+        name: the exponent.
+        value: its value.
+
+    Returns:
+        ``{parameter: value}``.
 
     Raises:
-        UsageError: no such exponent, not one open parameter, or no positive rational value.
+        UsageError: there is no such exponent, not exactly one open parameter, or no positive rational solution.
     """
-    formula, value = named("exponent", name, a.exponents), exact(value)
+    formula, value = find_entry("exponent", name, a.exponents), read_exact(value)
     open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
         raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
@@ -238,37 +278,40 @@ def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _monomials(at: Mapping[str, Any] | None) -> dict[str, Monomial]:
-    """Values as monomials: a text is read as one, so that a number is a positive one."""
-    read = {name: monomial(x) if isinstance(x, str) else Monomial(exact(x)) for name, x in (at or {}).items()}
+def _read_values(at: Mapping[str, Any] | None) -> dict[str, Monomial]:
+    """Reads values as monomials; numbers must be positive."""
+    read = {name: monomial(x) if isinstance(x, str) else Monomial(read_exact(x)) for name, x in (at or {}).items()}
     for name, m in read.items():
         if not m.coefficient.is_positive:
-            raise UsageError(f"{name} is {shown(m.coefficient)}; give a positive number")
+            raise UsageError(f"{name} is {quote_value(m.coefficient)}; give a positive number")
     return read
 
 
-def _file(path: Path) -> Law:
-    return read_file(path, "a law", _law)
+def _read_law_file(path: Path) -> Law:
+    """Reads a law from a TOML file."""
+    return read_file(path, "a law", _build_law)
 
 
-def _law(name: str, data: dict[str, Any]) -> Law:
+def _build_law(name: str, data: dict[str, Any]) -> Law:
+    """Builds a law from the name and the tables of its file."""
     if "assume" in data and "sum" not in data:
-        return _assumptions(name, data)
-    flat = {key: value for key, value in data.items() if key in keys(LawAxis)}
+        return _build_assumptions(name, data)
+    flat = {key: value for key, value in data.items() if key in list_keys(LawAxis)}
     rest = {key: value for key, value in data.items() if key not in flat}
-    check_names("key", rest, [*keys(LawAxis), *keys(Law)])
+    check_names("key", rest, [*list_keys(LawAxis), *list_keys(Law)])
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
         raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n", or assume')
-    law: Law = read(Law, {"name": name, "title": name} | rest)
-    return replace(law, axes={"law": read(LawAxis, flat)}) if flat else law
+    law: Law = read_value(Law, {"name": name, "title": name} | rest)
+    return replace(law, axes={"law": read_value(LawAxis, flat)}) if flat else law
 
 
-def _assumptions(name: str, data: dict[str, Any]) -> Law:
+def _build_assumptions(name: str, data: dict[str, Any]) -> Law:
+    """Builds a set of assumptions from the name and the tables of its file."""
     if isinstance(listed := data["assume"], list):
         data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
-    law: Law = read(Law, {"name": name, "title": name} | data)
+    law: Law = read_value(Law, {"name": name, "title": name} | data)
     assume = tuple(replace(a, name=a.name or str(a.relation)) for a in law.assume)
     if not assume:
         raise UsageError('assume is empty; write assume = ["n**(-1/2) << sigma", ...]')
@@ -283,11 +326,13 @@ def _assumptions(name: str, data: dict[str, Any]) -> Law:
     return replace(law, assume=assume)
 
 
-def _balanced(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
-    """The balance on an axis with some values. A quantity that a value eliminates does not grow; one that it adds
-    does."""
+def _balance_axis(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
+    """Minimises the sum of an axis after values are substituted.
+
+    A quantity that a value eliminates no longer grows; one that occurs only in a value grows, too.
+    """
     before = {q for x in axis.parts for q in x.quantities}
-    total, constraints = axis.sum.substituted(put), [c.substituted(put) for c in axis.constraints]
+    total, constraints = axis.sum.substitute(put), [c.substitute(put) for c in axis.constraints]
     after = total.quantities.union(*(c.quantities for c in constraints))
     fixed = [q for q in axis.fixed if q not in put]
     brought = sorted(after - before - {*axis.grows})
@@ -295,18 +340,19 @@ def _balanced(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
     return balance(total, axis.minimise, grows + brought, constraints, fixed)
 
 
-def _identical(text: str, exponents: Mapping[str, Expr]) -> bool:
-    """Does ``name = function of other names`` hold?"""
+def _check_identity(text: str, exponents: Mapping[str, Expr]) -> bool:
+    """Tests whether ``name = function of other exponents`` holds for all parameters."""
     name, equals, right = (x.strip() for x in text.partition("="))
     if not equals or not name.isidentifier():
         raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
     formula = exponent(right)
     check_names(f"exponent in {text!r}", [name, *sorted(map(str, formula.free_symbols))], exponents)
     put = {parameter(n): e for n, e in exponents.items()}
-    return bool(simplified(exponents[name] - formula.xreplace(put)) == 0)
+    return bool(simplify_exponent(exponents[name] - formula.xreplace(put)) == 0)
 
 
-def _listed(lines: Iterable[str], title: str = "") -> list[Block]:
+def _list_lines(lines: Iterable[str], title: str = "") -> list[Block]:
+    """Makes a list of lines for a report, with an optional heading; nothing if there are none."""
     pieces = [literal(line) for line in lines]
     heading: list[Block] = [Heading(title, 3)] if title else []
     return [*heading, Lines.of(*pieces, listed=True)] if pieces else []

@@ -1,8 +1,9 @@
-"""Systems of monomials that are at most 1: are they consistent, and which exponents does another monomial allow?
+"""Systems of monomials that are at most 1: whether they are consistent, and which exponents they allow.
 
-Law: in units of the logarithm of one quantity that grows, the logarithm of a monomial is a sum of exponents times
-unknowns. An exponent may hold parameters; then the sum is one of products. ``linear/clauses.py`` solves both.
-Who asks: ``minima.py`` (which terms balance where), ``assumptions.py`` (which exponents are allowed).
+Law: in units of the logarithm of one growing quantity, the logarithm of a monomial is a linear form in the exponents of
+the other quantities. If an exponent contains parameters, the form contains products of unknowns.
+``linear/clauses.py`` solves both. Used by: ``minima.py`` (which terms balance), ``assumptions.py`` (which exponents
+are allowed).
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.linear.clauses import TIMES, Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import Linear, Sense
 
-from .monomials import Expr, Monomial, Relation, parameter, simplified
+from .monomials import Expr, Monomial, Relation, parameter, simplify_exponent
 
 _GIVEN, _SIZE, _ONE = "", " size", ""
 """The label of what is no row, the unknown that is minimised, and the name of a constant."""
 Form = Mapping[str, Fraction]
-"""A sum: coefficients by product of unknowns."""
+"""A sum of products of unknowns: the coefficient of each product."""
 
 
 @dataclass(frozen=True)
 class End:
-    """One end of a window.
+    """One end of a range.
 
     Attributes:
-        value: None where there is no end.
-        binding: labels of rows that make it, none of which can be left out. open: it takes a strict one.
+        value: the end; None if the range is unbounded.
+        binding: labels of the relations that imply it, none of which can be omitted.
+        open: True if a strict relation is needed, so that the end itself is excluded.
     """
 
     value: Fraction | None
@@ -43,21 +45,24 @@ class End:
 
 @dataclass(frozen=True)
 class Window:
-    """From the least to the largest value of an exponent."""
+    """The range of an exponent, from ``low`` to ``high``."""
 
     low: End
     high: End
 
 
 class GrowthSystem:
-    """Relations between powers of one quantity: each monomial of one is a row, which the relation's text labels.
+    """Relations between powers of one growing quantity.
 
-    Constants do not count, nor do powers of logarithms unless they are asked about; both sides of equal power do not
-    meet a strict relation.
+    Constants do not count, and powers of logarithms only where this is requested. Equal powers violate a strict
+    relation.
 
     Args:
-        unit: that quantity. positive: others that grow, too; then parameters are positive numbers. None: exponents of
-            quantities and parameters may be any numbers.
+        rows: the relations, each labelled by its text.
+        unit: the growing quantity.
+        positive: further quantities that grow; parameters are then positive numbers. If None, exponents of quantities
+            and
+            parameters may be any numbers.
 
     Examples:
         >>> from .expressions import monomial, relation
@@ -67,7 +72,7 @@ class GrowthSystem:
     """
 
     def __init__(self, rows: Iterable[Relation], unit: str, positive: Iterable[str] | None = None) -> None:
-        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.terms]
+        self._unit, self._rows = unit, [(row, m, log_form(m, unit)) for row in rows for m in row.terms]
         names = (name for *_, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
         parameters = (name for row, *_ in self._rows for name in sorted(row.parameters))
@@ -77,11 +82,13 @@ class GrowthSystem:
     def core(
         self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
     ) -> tuple[str, ...]:
-        """Labels of a smallest contradictory set, with more conditions; empty if none is found.
+        """Returns the labels of a smallest contradictory set of relations; empty if none is found.
 
         Args:
-            strict: strict rows do not hold where both sides are equal. loose: such rows are left out.
+            strict: equal powers violate strict relations.
             logs: logarithms count, each as an unknown that is not negative.
+            loose: strict relations are omitted.
+            more: further clauses.
         """
         given, rows = [*self._facts, *more], list[Clause]()
         for row, m, sizes in self._rows:
@@ -92,27 +99,27 @@ class GrowthSystem:
                 rows.append(_clause(row.text, {**sizes, **inside}, "<" if strict and row.strict else "<="))
         solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
 
-        def refuted(kept: Sequence[str]) -> bool:
+        def is_refuted(kept: Sequence[str]) -> bool:
             return solver.can_hold([*given, *(clause for clause in rows if clause.label in kept)]) is False
 
-        if not refuted(labels):
+        if not is_refuted(labels):
             return ()
         for label in tuple(reversed(labels)):
-            if refuted(rest := [name for name in labels if name != label]):
+            if is_refuted(rest := [name for name in labels if name != label]):
                 labels = rest
         return tuple(labels)
 
     def windows(self) -> dict[str, Window]:
-        """The values that each unknown may have; there must be some."""
+        """Returns the range of each unknown. The system must be consistent."""
         return {name: self._window({name: Fraction(1)}) for name in self.unknowns}
 
     def window(self, m: Monomial) -> Window:
-        """The exponents that a monomial may have; there must be some.
+        """Returns the range of a monomial's exponent. The system must be consistent.
 
         Raises:
-            UsageError: a quantity that stands in no row.
+            UsageError: a quantity that occurs in no relation.
         """
-        sizes = form(m, self._unit)
+        sizes = log_form(m, self._unit)
         check_names("quantity", sorted(sizes.keys() - {_ONE}), sorted(self.unknowns))
         return self._window(sizes)
 
@@ -120,7 +127,7 @@ class GrowthSystem:
         return Window(self._end(sizes, 1), self._end(sizes, -1))
 
     def _end(self, sizes: Form, side: int) -> End:
-        """The least value of a side times an exponent."""
+        """Returns the lower end of the range of a linear form (``side`` 1), or its upper end (-1)."""
         turned = {name: side * x for name, x in sizes.items()}
         rows = [_clause(row.text, x, "<=") for row, _, x in self._rows]
         try:
@@ -133,17 +140,21 @@ class GrowthSystem:
         return End(side * least, plain or self.core(more=beyond), not plain)
 
 
-def leave_gaps(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
-    """Is there a point at which every group has a monomial above 1?"""
-    forms = [[form(m, growing[0]) for m in group] for group in groups]
+def have_gap(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
+    """Tests whether there is a point at which every group contains a monomial above 1."""
+    forms = [[log_form(m, growing[0]) for m in group] for group in groups]
     names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
     apart = [Clause(_GIVEN, tuple(_linear(x, ">") for x in group), "") for group in forms]
     facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in sorted(names)]
     return ClauseSolver().can_hold([*facts, *apart]) is True
 
 
-def linear(m: Monomial, unit: str, where: str) -> None:
-    """Raises UsageError unless the logarithm is linear in exponents of quantities and parameters."""
+def check_linear(m: Monomial, unit: str, where: str) -> None:
+    """Checks that the logarithm of a monomial is linear in exponents of quantities and parameters.
+
+    Raises:
+        UsageError: it is not; the message begins with ``where``.
+    """
     for name, e in m.powers:
         if name != unit and not e.is_Rational:
             raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
@@ -154,8 +165,11 @@ def linear(m: Monomial, unit: str, where: str) -> None:
 
 
 @lru_cache(maxsize=2**12)
-def form(m: Monomial, unit: str) -> Form:
-    """The logarithm of a monomial without its constant, multiplied by the positive denominators of parameters."""
+def log_form(m: Monomial, unit: str) -> Form:
+    """Returns the logarithm of a monomial in units of log(unit), without its constant.
+
+    It is multiplied by denominators with parameters, which are positive.
+    """
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
     whole = sympy.expand(total) if total.is_polynomial() else _numerator(total)
     symbols = sorted(whole.free_symbols, key=str)
@@ -165,15 +179,15 @@ def form(m: Monomial, unit: str) -> Form:
 
 
 @lru_cache(maxsize=2**14)
-def sign(e: Expr) -> int | None:
-    """The sign of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
+def find_sign(e: Expr) -> int | None:
+    """Returns the sign of a rational function of positive parameters: 1, 0, -1, or None if it depends on them.
 
     Examples:
         >>> from .expressions import exponent
-        >>> sign(exponent("-2*beta/(2*beta + d)")), sign(exponent("beta - d"))
+        >>> find_sign(exponent("-2*beta/(2*beta + d)")), find_sign(exponent("beta - d"))
         (-1, None)
     """
-    e = simplified(e)
+    e = simplify_exponent(e)
     if e.is_number:
         return int(sympy.sign(e))
     product = 1
@@ -187,7 +201,7 @@ def sign(e: Expr) -> int | None:
 
 
 def _numerator(e: Expr) -> Expr:
-    """A polynomial of the sign of a rational function."""
+    """Returns a polynomial with the same sign as a rational function."""
     above, below = sympy.fraction(sympy.together(e))
     below = sympy.factor(below)
     return above if sympy.sign(below) == 1 or below.is_positive else sympy.expand(above * below)

@@ -2,7 +2,7 @@
 
 Method: ask at a ray of the remaining region, remove the cone on which its answer holds, and repeat until nothing
 remains
-or no more answers are found. z3 checks that the pieces leave no gap (``all_rays/claims.covered``).
+or no more answers are found. z3 checks that the pieces leave no gap (``all_rays/claims.decide_cover``).
 """
 
 from __future__ import annotations

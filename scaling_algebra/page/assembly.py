@@ -123,10 +123,10 @@ def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -
     for name in set(_before(folder) or ()) - set(contents):
         with suppress(OSError):
             (folder / name).unlink()
-    files.write(folder / MANIFEST, _json(manifest))
+    files.write_file(folder / MANIFEST, _json(manifest))
     for name, content in contents.items():
         files.make_folder((folder / name).parent, "give -o another folder")
-        files.write(folder / name, content)
+        files.write_file(folder / name, content)
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:

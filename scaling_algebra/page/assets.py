@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import reason, shipped, write
+from scaling_algebra.files import describe_cause, load_shipped_toml, write_file
 
 REGISTRY = "https://registry.npmjs.org"
 """The registry of the runtime if npm is not installed."""
@@ -45,7 +45,7 @@ class Asset:
         return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
 
 
-_DATA = shipped(__package__, "assets.toml")
+_DATA = load_shipped_toml(__package__, "assets.toml")
 RUNTIME = Asset(**_DATA["runtime"])
 """The npm archive of Pyodide."""
 RUNTIME_FILES: Sequence[str] = _DATA["files"]
@@ -79,9 +79,9 @@ def _load_with_npm(asset: Asset, folder: Path) -> None:
         return
     try:
         with urlopen(f"{REGISTRY}/{asset.name}/-/{asset.file}", timeout=SECONDS) as answer:
-            write(folder / asset.file, answer.read())
+            write_file(folder / asset.file, answer.read())
     except OSError as error:
-        raise _offline(asset.name, str(reason(error))) from None
+        raise _offline(asset.name, str(describe_cause(error))) from None
 
 
 def _load_with_pip(missing: Sequence[Asset], folder: Path) -> None:

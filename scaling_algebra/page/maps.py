@@ -15,8 +15,8 @@ from typing import Any
 
 from scaling_algebra.all_rays.phases import PLANE, PLANE_AXES, phases
 from scaling_algebra.all_rays.picture import FRAME, phases_map
-from scaling_algebra.all_rays.presentation import status
-from scaling_algebra.files import write
+from scaling_algebra.all_rays.presentation import describe_status
+from scaling_algebra.files import write_file
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
@@ -38,7 +38,7 @@ def draw_map(optimizer: str, parameterization: str) -> dict[str, Any]:
         "frame": FRAME,
         "walls": [list(w.over(PLANE_AXES)) for w in p.walls],
         "cells": [
-            {"name": c.name if c.scaling else "", "inequalities": list(c.inequalities), "status": status(c)}
+            {"name": c.name if c.scaling else "", "inequalities": list(c.inequalities), "status": describe_status(c)}
             for c in p.cells
         ],
         "svg": phases_map(p),
@@ -83,6 +83,6 @@ def locate_ray(configuration: Configuration) -> str:
 
 if __name__ == "__main__":
     for optimizer, rule in KEPT:
-        write(
+        write_file(
             Path(__file__).parent / "maps" / f"{optimizer}-{rule}.json", json.dumps(draw_map(optimizer, rule), indent=1)
         )

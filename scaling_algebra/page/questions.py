@@ -20,7 +20,7 @@ from scaling_algebra import files
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.errors import UsageError, check_names, named
+from scaling_algebra.errors import UsageError, check_names, find_entry
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.proofs.presentation import render_proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
@@ -31,9 +31,9 @@ from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_text
+from scaling_algebra.spec.optimizer_reading import parse_optimizers as optimizer
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS, parameterization
-from scaling_algebra.spec.trained import read as optimizer
 
 from .maps import KEPT, locate_ray
 
@@ -69,7 +69,7 @@ def answer_question(question: Question) -> dict[str, Any]:
         _check(question)
         if "as" in question:
             return {"text": copy_text(question, question["as"])}
-        document, more = named("question", question.get("ask", ""), ASKS)(question)
+        document, more = find_entry("question", question.get("ask", ""), ASKS)(question)
         return {"html": fragment([document]), "place": "", **more}
     except ModuleNotFoundError as error:
         return {"needs": error.name}
@@ -117,8 +117,8 @@ READ: Mapping[str, Callable[[Any], object]] = {
     "ray": Ray.parse,
     "optimizer": optimizer,
     "parameterization": parameterization,
-    "epsilon": partial(named, "epsilon regime", registry=EPSILONS),
-    "readout_init": partial(named, "readout init", registry=dict.fromkeys(READOUTS)),
+    "epsilon": partial(find_entry, "epsilon regime", registry=EPSILONS),
+    "readout_init": partial(find_entry, "readout init", registry=dict.fromkeys(READOUTS)),
     "architecture": architecture,
 }
 """Parsers of entries whose values are names, or a ray."""
@@ -147,7 +147,7 @@ def copy_text(question: Question, form: str) -> str:
         return _python(plain)
     if form == "command":
         return _command(plain)
-    return render(named("question", plain.get("ask", ""), ASKS)(plain)[0], form)
+    return render(find_entry("question", plain.get("ask", ""), ASKS)(plain)[0], form)
 
 
 # questions -----------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def _line(text: str, message: str) -> int | None:
     if not text:
         return None
     if match := re.search(r"equation (\d+)", message):
-        equations = str(files.toml(text)["equations"]).removeprefix("\n")
+        equations = str(files.parse_toml(text)["equations"]).removeprefix("\n")
         before, _, rest = text.partition(equations)
         return before.count("\n") + int(match[1]) if rest or text.endswith(equations) else None
     reason = message.partition(": ")[2]

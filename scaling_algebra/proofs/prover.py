@@ -29,16 +29,21 @@ from scaling_algebra.linear.linear import SIDES, Linear
 from scaling_algebra.linear.refine import refine
 from scaling_algebra.solver.demands import NotFound, provable
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
-from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions, number
-from scaling_algebra.spec.given import NOTHING, Given, unknown
+from scaling_algebra.spec.configuration import (
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+    ConfigurationOptions,
+)
+from scaling_algebra.spec.desiderata import Demand, Structure, count_interventions, enumerate_structures, last_step
+from scaling_algebra.spec.given import NOTHING, Given, name_unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.multipliers import free_multipliers
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
+from scaling_algebra.spec.optimizers import OPTIMIZERS, OptimizerSpec
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point, Scaling
-from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.waiting import working
+from scaling_algebra.waiting import describe_work_inside
 
 from .candidates import expressible, find_failure, find_unmet
 from .clauses import RayFacts
@@ -110,7 +115,7 @@ class Proof(Rendered):
     @property
     def steps(self) -> tuple[int, int]:
         """The last update at which O(1) is demanded, and the update by which Theta(1) must have been reached."""
-        last = horizon(self.configuration.network, self.outcome.structure)
+        last = last_step(self.configuration.network, self.outcome.structure)
         return last + 1, last
 
     @property
@@ -136,8 +141,10 @@ class Proof(Rendered):
             return None
         asked, structure = self.configuration, self.outcome.structure
         look = Analysis(asked.ray, self.outcome.points[0], asked.optimizer, asked.network)
-        demands = asked.given.eased(asked.network, asked.parameterization.demanded(asked.network, structure))
-        return open_later(look, demands, horizon(asked.network, structure))
+        demands = asked.given.relax_demands(
+            asked.network, asked.parameterization.list_demands(asked.network, structure)
+        )
+        return open_later(look, demands, last_step(asked.network, structure))
 
     @property
     def unique(self) -> bool | None:
@@ -210,7 +217,7 @@ def prove(
     regime: str | Configuration | None = None,
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    **where: Unpack[Where],
+    **where: Unpack[ConfigurationOptions],
 ) -> Proof:
     """Decides whether exactly one parameterization meets the desiderata with the fewest interventions.
 
@@ -225,7 +232,7 @@ def prove(
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    with working(f"proving {asked.parameterization.title}"):
+    with describe_work_inside(f"proving {asked.parameterization.title}"):
         return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
@@ -253,7 +260,7 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
     return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
 
 
-def _faithful(optimizer: Trained) -> bool:
+def _faithful(optimizer: OptimizerSpec) -> bool:
     """Returns whether some tensor has an epsilon, which mu-3 makes the normaliser."""
     return any(rule.epsilon for rule in optimizer.rules)
 
@@ -268,7 +275,7 @@ class Prover:
         given: unknowns that are held fixed, as equations in addition to the demands.
     """
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Trained, given: Given = NOTHING) -> None:
+    def __init__(self, network: Network, ray: Ray, optimizer: OptimizerSpec, given: Given = NOTHING) -> None:
         reason = provable(network, ray, optimizer)
         if reason:
             raise Inconclusive(f"cannot prove: {reason}")
@@ -288,7 +295,7 @@ class Prover:
         """Returns the clauses of the demands under one structure, including those that earlier questions added."""
         key = parameterization.name, structure
         if key not in self._systems:
-            demands = self.given.eased(self.network, parameterization.demanded(self.network, structure))
+            demands = self.given.relax_demands(self.network, parameterization.list_demands(self.network, structure))
             self._systems[key] = System(self, demands, structure)
         return self._systems[key]
 
@@ -302,9 +309,9 @@ class Prover:
         If one point meets the demands there, the other structures with as few interventions are decided, too.
         """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
-        options = interventions(self.network, base) if parameterization.structural else [base]
-        for structure in self.given.allowed(options):
-            many = number(self.network, structure)
+        options = enumerate_structures(self.network, base) if parameterization.structural else [base]
+        for structure in self.given.filter_structures(options):
+            many = count_interventions(self.network, structure)
             if few is not None and many > few:
                 break
             outcomes.append(self.decide(parameterization, structure))
@@ -322,7 +329,7 @@ class System:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
         self.network = prover.network
         self.demands = list(demands)
-        self.horizon = horizon(self.network, structure)
+        self.horizon = last_step(self.network, structure)
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero]
         self.names += [f"c.{r}" for r in roles if r not in self.network.frozen]
@@ -330,7 +337,7 @@ class System:
         self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)
-        given = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
+        given = {f"given: {name} = {power}": name_unknown(name) for name, power in prover.given.as_json().items()}
         self.held = {name: x for name, x in given.items() if x in prover.given.held}
         for name, x in self.held.items():
             for sense in SIDES if x in self._equations() else ():
@@ -430,6 +437,6 @@ class System:
         """Returns atoms of the clause "at least one unknown differs from these values"."""
         return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
-    def look(self, point: Point, rule: Trained) -> Analysis:
+    def look(self, point: Point, rule: OptimizerSpec) -> Analysis:
         """Returns the analysis of a training run at a point."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)

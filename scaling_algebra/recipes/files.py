@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.spec.axes import about
+from scaling_algebra.errors import UsageError, check_names, quote_value
+from scaling_algebra.spec.axes import describe_axis
 
 from .sizes import read_sizes
 
@@ -55,7 +55,7 @@ def read_start(text: str, label: str) -> Start:
     path = Path(text)
     content = files.read_text(path, f"give another --{label}")
     try:
-        record = files.toml(content)
+        record = files.parse_toml(content)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
     if run := [name for name in ("beta1", "beta2", "wd", "warmup") if name in record]:
@@ -80,7 +80,7 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
         if role in tuned:
             raise UsageError(f"--{label} gives {role or 'the value of all tensors'} twice")
         try:
-            tuned[role] = limits.real(value)
+            tuned[role] = limits.parse_real(value)
         except ValueError:
             raise UsageError(f"cannot read --{label} {text!r}; give a number, or ROLE=NUMBER") from None
     return tuned
@@ -134,7 +134,7 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
             if size is None and key not in needed:
                 continue
             if isinstance(size, bool) or not isinstance(size, int) or size < (listed or key not in counts):
-                raise UsageError(f"{label}: {key} is {shown(size)}; give a positive whole number")
+                raise UsageError(f"{label}: {key} is {quote_value(size)}; give a positive whole number")
     width = next((name for name in axes["N"] if name in record), "")
     pairs = [(HEADS[0], "num_key_value_heads")]
     said = any(record[name] for name in record if re.search("head_(dim|size)", name))
@@ -159,11 +159,11 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     sizes = {}
     for axis, names in {**default, **families[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)
-        meaning = f"{axis} ({about(axis)})"
+        meaning = f"{axis} ({describe_axis(axis)})"
         if size is None:
             raise UsageError(f"{label} has no {names[0]}, which is {meaning} of {family}; give --base sizes")
         if isinstance(size, bool) or not isinstance(size, int):
-            raise UsageError(f"{names[0]} in {label} is {shown(size)}; it is {meaning}: give one whole number")
+            raise UsageError(f"{names[0]} in {label} is {quote_value(size)}; it is {meaning}: give one whole number")
         sizes[axis] = size
     return read_sizes(sizes, label)
 
@@ -185,4 +185,4 @@ def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @cache
 def _families() -> Mapping[str, Mapping[str, Any]]:
-    return files.shipped(__package__, "families.toml")
+    return files.load_shipped_toml(__package__, "families.toml")

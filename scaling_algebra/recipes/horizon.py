@@ -15,16 +15,16 @@ from typing import Any
 
 import sympy
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, check_names, shown
+from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.laws.entries import read_file
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.minima import circuits, solved
+from scaling_algebra.laws.minima import find_circuits, solve_for_ones
 from scaling_algebra.laws.monomials import Expr, Monomial, parameter
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
-from scaling_algebra.spec.entries import read
+from scaling_algebra.spec.entries import read_value
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -120,7 +120,7 @@ class Horizon(Rendered):
     def about(self) -> str:
         return f"{self.optimizer}, {', '.join(i.name for i in self.held)} held"
 
-    @checked
+    @check_arguments
     def factors(
         self,
         batch: tuple[float, float] = (1.0, 1.0),
@@ -151,7 +151,7 @@ class Horizon(Rendered):
         numbers = {"batch": batch, "tokens": tokens} | {f"free {name}": (x, x) for name, x in (free or {}).items()}
         for label, pair in numbers.items():
             if not all(0 < x < LARGE for x in pair):
-                raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
+                raise UsageError(f"{label} is {quote_value(pair)}; give two positive numbers, such as (256, 1024)")
         check_names(f"free quantity of {self.about}", free or (), self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
         if fixed := [axis for axis, factor in change.items() if factor != 1 and axis not in self.axes]:
@@ -237,7 +237,7 @@ class Horizon(Rendered):
 def data() -> HorizonData:
     """Reads the invariants from ``horizon.toml``."""
     path = Path(__file__).with_suffix(".toml")
-    whole: HorizonData = read_file(path, "invariants", lambda _, tables: read(HorizonData, tables))
+    whole: HorizonData = read_file(path, "invariants", lambda _, tables: read_value(HorizonData, tables))
     return whole
 
 
@@ -286,10 +286,10 @@ def horizon(
         raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
     changed = {axis: Monomial() for axis in AXES if axis not in changing}
-    fixed = dict.fromkeys(m.substituted(changed) for i in held for m in i.fixed)
+    fixed = dict.fromkeys(m.substitute(changed) for i in held for m in i.fixed)
     quantities = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
-    powers = solved([*fixed], ORDER)
-    if any(m.substituted(powers).powers for m in fixed):
+    powers = solve_for_ones([*fixed], ORDER)
+    if any(m.substitute(powers).powers for m in fixed):
         parts = [
             (", ".join(i.name for i in held if m in i.fixed), m)
             for m in dict.fromkeys(m for i in held for m in i.fixed)
@@ -331,7 +331,7 @@ def rate_rules(optimizer: str) -> list[RateRule]:
             if "lr" in powers:
                 rules.append(RateRule(name, powers["lr"], invariant.because))
             elif powers.get("wd", Monomial())["lr"] != 0:
-                rules.append(RateRule(f"{name}, wd fixed", powers["wd"].solved("lr"), invariant.because))
+                rules.append(RateRule(f"{name}, wd fixed", powers["wd"].solve_for("lr"), invariant.because))
     return rules
 
 
@@ -353,7 +353,7 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[C
 
     The product of such a set has no unknown left but depends on an axis.
     """
-    for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
+    for places, weights in find_circuits([m for _, m in parts], tuple(QUANTITIES)):
         powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}
         whole = reduce(mul, (parts[k][1] ** e for k, e in powers.items()))
         product = Monomial.of({axis: whole[axis] for axis in axes})

@@ -24,7 +24,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.records import convert_to_json
 from scaling_algebra.spec.scaling import Scaling
 
 from .sizes import Sizes, Way, every_axis, through
@@ -55,7 +55,9 @@ class NextTerm:
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON record: the ratio as exponents by axis, signals as texts."""
         sizes = None if self.small_from is None else {axis: round(x) for axis, x in self.small_from.items()}
-        record: dict[str, Any] = plain({**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]})
+        record: dict[str, Any] = convert_to_json(
+            {**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]}
+        )
         return record
 
 
@@ -117,7 +119,7 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
     This is the last update for which the monomials are known; None and no monomials if there is none.
     """
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
-    demands = rule.demanded(d.network, rule.base_structure(d.network, d.configuration.readout_init))
+    demands = rule.list_demands(d.network, rule.base_structure(d.network, d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):

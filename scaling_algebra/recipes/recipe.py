@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis, lead_within
-from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.layerwise import at_full_alignment
-from scaling_algebra.spec.axes import AXES, Ray, about, ordered
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
+from scaling_algebra.spec.axes import AXES, Ray, describe_axis, sort_axes
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, ConfigurationOptions
 from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.gauges import OWN
-from scaling_algebra.spec.level import Level, Open, recorded
-from scaling_algebra.spec.networks.indices import may_grow
+from scaling_algebra.spec.level import Level, OpenDemand, level_as_json
+from scaling_algebra.spec.networks.indices import list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, read_optimizers, resolve_names
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import parameterization as asked_for
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.records import convert_to_json
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.spec.trained import OptimizerInput, meant, trained
 
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
@@ -104,7 +104,7 @@ class Recipe(Rendered):
     breaks: tuple[Breaks, ...] = ()
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
     run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    open: tuple[Open, ...] = ()
+    open: tuple[OpenDemand, ...] = ()
     notes: tuple[str, ...] = ()
     parameterization: str = "mup"
 
@@ -181,7 +181,7 @@ class Recipe(Rendered):
             role: {what: settings[what].as_json() if what in settings else None for what in WHAT}
             for role, settings in self.tensors.items()
         }
-        record: dict[str, Any] = plain({
+        record: dict[str, Any] = convert_to_json({
             "base": self.way.base,
             "target": self.way.target,
             "ray": None if self.way.ray is None else self.way.ray.rates,
@@ -191,7 +191,7 @@ class Recipe(Rendered):
             "parameterization": asked_for(self.parameterization).name,
             "gauge": self.derivations[-1].gauge,
             "readout_init": configuration.readout_init,
-            **recorded(self.level),
+            **level_as_json(self.level),
             "architectures": [d.network.name for d in self.derivations],
             "tensors": {role: {**settings, "tied": role in self.tied} for role, settings in tensors.items()},
             "multipliers": {name: setting.as_json() for name, setting in self.multipliers.items()},
@@ -263,7 +263,7 @@ def recipe(
     gauge: str = OWN,
     strict: bool = False,
     starts: Collection[str] | None = None,
-    **where: Unpack[Where],
+    **where: Unpack[ConfigurationOptions],
 ) -> Recipe:
     """Computes the numbers to set at a target size from those tuned at a base size.
 
@@ -305,7 +305,7 @@ def recipe(
         raise UsageError(f"a recipe takes its ray from base and target; leave out {min(given)}")
     going = way(read_sizes(base, "base"), read_sizes(target, "target"))
     networks = _networks(going, where)
-    rules = {role: trained(optimizer, x, networks).of(role) for x in networks for role in x.tensors}
+    rules = {role: read_optimizers(optimizer, x, networks).of(role) for x in networks for role in x.tensors}
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
     alike = {role for x in networks for role in _find_uniform_vectors(x)} if starts is None else starts
     check_names("tensor in starts", map(str, alike), rules)
@@ -313,7 +313,7 @@ def recipe(
     values = {
         what: _resolve_tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()
     }
-    networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
+    networks = [x.with_zero(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     if instead is not None and going.base == going.target:  # no size changes, so any ray gives the same numbers
         going, instead, missing = replace(going, ray=instead), None, ""
@@ -412,18 +412,18 @@ def _resolve_tuned(
         for name in {rule.name, rule.name.partition(":")[0]}:
             sets.setdefault(name, []).append(role)
     values: dict[str, float] = {}
-    for name, roles in meant(f"tensor in {label}", asked, rules, sets):
+    for name, roles in resolve_names(f"tensor in {label}", asked, rules, sets):
         value = asked[name]
         if name in alike and name in GAINS:
             raise UsageError(f"{name} starts at the same value at every size; leave out its {label}")
         number = not isinstance(value, bool) and isinstance(value, int | float)
         if not number or not (0 < value < limits.SIZE or (what == "decay" and value == 0)):
-            raise UsageError(f"{label}{name and f' of {name}'} is {shown(value)}; give a {least} up to 1e9")
+            raise UsageError(f"{label}{name and f' of {name}'} is {quote_value(value)}; give a {least} up to 1e9")
         values |= {role: value for role in roles if role == name or role not in alike}
     return values
 
 
-def _networks(going: Way, where: Where) -> list[Network]:
+def _networks(going: Way, where: ConfigurationOptions) -> list[Network]:
     """Returns the networks of the model, and checks the sizes against their axes."""
     if "network" in where or "architecture" in where:
         given: Any = where.get("network", where.get("architecture", ""))
@@ -435,18 +435,25 @@ def _networks(going: Way, where: Where) -> list[Network]:
         networks = [
             ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
         ]
-    mine = {*AXES, *(axis for network in networks for axis in may_grow(network))}
+    mine = {*AXES, *(axis for network in networks for axis in list_growing_axes(network))}
     if strange := [axis for axis in going.base if axis not in mine]:
-        raise unknown_name(f"axis of {networks[-1].name}", strange[0], ordered(mine))
+        raise unknown_name(f"axis of {networks[-1].name}", strange[0], sort_axes(mine))
     for network in networks:
         lacks = [axis for axis in AXES if axis in network.axes.values() and axis not in going.base and axis != "L"]
         if lacks:
-            raise UsageError(f"the sizes leave out {lacks[0]} ({about(lacks[0])}), which {network.name} has; give it")
+            raise UsageError(
+                f"the sizes leave out {lacks[0]} ({describe_axis(lacks[0])}), which {network.name} has; give it"
+            )
     return networks
 
 
 def _powers(
-    going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
+    going: Way,
+    networks: Sequence[Network],
+    optimizer: OptimizerInput,
+    parameterization: str,
+    gauge: str,
+    where: ConfigurationOptions,
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
     """Derives the powers at the base and at the target.
 
@@ -462,7 +469,7 @@ def _powers(
     def derive_parts(ray: Ray) -> tuple[Derivation, ...]:
         derivations = []
         for network in (*block, *networks):
-            rules = trained(optimizer, network, networks)
+            rules = read_optimizers(optimizer, network, networks)
             point = Configuration.of(
                 None, rules, parameterization, ray=_restrict_ray(ray, network), network=network, **rest
             )

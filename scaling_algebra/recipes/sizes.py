@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import combinations, product
 
 from scaling_algebra import limits
-from scaling_algebra.arguments import pairs
-from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.spec.axes import AXES, FIXED, Ray, about, named_axis, ordered
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.spec.axes import AXES, FIXED, Ray, describe_axis, is_axis_name, sort_axes
 
 Sizes = Mapping[str, int]
 """Size of every axis that a model has."""
@@ -42,24 +42,26 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
     """
     named = _pairs(given, label) if isinstance(given, str) else given
     if not isinstance(named, Mapping):
-        raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
+        raise UsageError(
+            f"the {label} is {quote_value(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict"
+        )
     sizes: dict[str, int] = {}
     for axis, size in named.items():
-        if axis in FIXED or not named_axis(axis):
-            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
-        sizes[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
+        if axis in FIXED or not is_axis_name(axis):
+            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else quote_value(axis), AXES)
+        sizes[axis] = limits.check_range(f"{axis} of the {label}", size, 1, limits.SIZE)
     if "K" in sizes and sizes["K"] > sizes.get("M", 0):
         raise UsageError(f"the {label} has K={sizes['K']} but M={sizes.get('M', 0)}: only M experts can be active")
     if "M" in sizes:
         sizes.setdefault("K", sizes["M"])
-    return {axis: sizes[axis] for axis in ordered(sizes)}
+    return {axis: sizes[axis] for axis in sort_axes(sizes)}
 
 
 def _pairs(text: str, label: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for axis, size in pairs(f"the {label}", text.split(","), "N=1024,M=64").items():
+    for axis, size in parse_pairs(f"the {label}", text.split(","), "N=1024,M=64").items():
         try:
-            sizes[axis] = limits.whole(size)
+            sizes[axis] = limits.parse_integer(size)
         except ValueError as error:
             raise UsageError(f"{axis} of the {label} is {size!r}, {error}; give a whole number") from None
     return sizes
@@ -67,7 +69,7 @@ def _pairs(text: str, label: str) -> dict[str, int]:
 
 def every_axis(sizes: Sizes) -> dict[str, int]:
     """Completes sizes with 1 for every axis that a model does not have."""
-    return {axis: sizes.get(axis, 1) for axis in ordered({*AXES, *sizes})}
+    return {axis: sizes.get(axis, 1) for axis in sort_axes({*AXES, *sizes})}
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ def way(base: Sizes, target: Sizes) -> Way:
         UsageError: the axes differ, or the target is smaller.
     """
     for has, one, lacks, other in (("base", base, "target", target), ("target", target, "base", base)):
-        if missing := ordered(one.keys() - other.keys()):
-            named = ", ".join(a if about(a) == a else f"{a} ({about(a)})" for a in missing)
+        if missing := sort_axes(one.keys() - other.keys()):
+            named = ", ".join(a if describe_axis(a) == a else f"{a} ({describe_axis(a)})" for a in missing)
             kept = ",".join(f"{a}={one[a]}" for a in missing if a != "K" or one[a] != one.get("M"))
             raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}

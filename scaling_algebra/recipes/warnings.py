@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import TIES, Derivation, derive
-from scaling_algebra.spec.axes import Ray, about
+from scaling_algebra.spec.axes import Ray, describe_axis
 from scaling_algebra.spec.networks.language import TRACED, Function
 
 from .settings import Setting
@@ -31,9 +31,9 @@ def warnings(
     base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":
-            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {about(axis)}"
+            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {describe_axis(axis)}"
         elif size < min(SMALL_WIDTH, target[axis]) and axis in ("N", "N_e"):
-            yield f"{axis} is {size} at the base: powers of it hold for large {about(axis)}"
+            yield f"{axis} is {size} at the base: powers of it hold for large {describe_axis(axis)}"
     if ray is None:
         yield (
             "no ray leads from the base to the target, since an axis shrinks or K outgrows M, and the theory is about "

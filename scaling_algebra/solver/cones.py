@@ -55,7 +55,7 @@ def reach(
     if normalises(optimizer):
         plain = _absorb_normalisers(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
     axes = open_axes(looks.network, fixed, looks.routed)
-    demands = parameterization.demanded(looks.network, structure)
+    demands = parameterization.list_demands(looks.network, structure)
     region = Cone(axes)
     done: set[tuple[Vector, frozenset[str]]] = set()
     while True:

@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import HORIZON, Demand, Structure
-from scaling_algebra.spec.networks.indices import curved
+from scaling_algebra.spec.networks.indices import nonlinear_functions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
@@ -38,7 +38,7 @@ class Looks:
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
-        if curved(network):
+        if nonlinear_functions(network):
             raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
         self.network, self.routed = network, routed
         self._analyses: dict[Hashable, Analysis] = {}
@@ -112,7 +112,7 @@ def cone_holds(
         UsageError: the network divides or gates by sizes.
     """
     looks = looks or Looks(network)
-    demands = parameterization.demanded(looks.network, structure)
+    demands = parameterization.list_demands(looks.network, structure)
     axes = [axis for axis in AXES if axis in rays[0].rates]
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in axes]
     inner, grown = ray_along(axes, [rate / max(total) for rate in total]), growing(rays)

@@ -18,13 +18,13 @@ from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON, Demand
-from scaling_algebra.spec.level import Level, Open
-from scaling_algebra.spec.networks.indices import curved
+from scaling_algebra.spec.level import Level, OpenDemand
+from scaling_algebra.spec.networks.indices import nonlinear_functions
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Form
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .points import Places
 
@@ -43,7 +43,7 @@ class Failure:
     reason: str
     undecided: bool = False
     step: int = HORIZON + 1
-    open: Open | None = None
+    open: OpenDemand | None = None
 
     def __str__(self) -> str:
         return self.reason
@@ -101,9 +101,9 @@ class NotFound(Infeasible):
         return f"found no {missing} ({how}): {miss}{self.failure}"
 
 
-def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
+def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
     """Explains why proofs do not cover a configuration; empty if they do."""
-    if bent := [s for s in curved(network) if not first_power(network, ray, s)]:
+    if bent := [s for s in nonlinear_functions(network) if not first_power(network, ray, s)]:
         stops = [s for s in bent if s.kind.kind == "stopped"]
         does, by = "stops gradients" if stops else "divides or gates by unknown sizes", [s.out for s in stops or bent]
         without = " ".join(f"--without {name}" for name in by)
@@ -147,7 +147,7 @@ class Fixing:
     form: Form
 
 
-def concerns(demand: Demand, optimizer: Trained) -> bool:
+def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
     """Tests whether a demand applies to an optimizer: a demand on an epsilon needs a rule that has one."""
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
@@ -220,7 +220,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
     if not isinstance(statement, Product) or statement.tensor is None or statement.multipliers:
         return None
     network, tensor = look.network, look.network.tensors[statement.tensor.name]
-    terms = network.size(network.summed(statement)).on(look.ray)
+    terms = network.size(network.summed_indices(statement)).on(look.ray)
     for x in statement.factors:
         read = [look.upper(name) if name in look.table else None for name in (x.name, f"{x.name}.change")]
         if None in read:
@@ -316,7 +316,7 @@ def violation(
         most = 0 if limited else None
         stable = limited and all(a.high is not None and a.high <= 0 for a in answers.values())
         tensor = _tensor(demand, name, look.network)
-        open_ = Open(demand.label, name, t, answers[name, t].why, tensor, most, stable)
+        open_ = OpenDemand(demand.label, name, t, answers[name, t].why, tensor, most, stable)
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
@@ -334,7 +334,7 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
     return made[0].tensor.name if made and made[0].tensor is not None else ""
 
 
-def level_of(demands: Iterable[Demand], left: Sequence[Open], optimizer: Trained) -> Level:
+def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: OptimizerSpec) -> Level:
     """Returns the level of a solution with the undecided demands `left`, out of all demands that were examined."""
     asked = [d for d in demands if concerns(d, optimizer)]
     bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
@@ -464,7 +464,7 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 # all demands ----------------------------------------------------------------------------------------------------
 
 
-def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
     """Returns the sizes that stay undecided, if no demand is seen to fail.
 
     A demand is met where bound and witness agree. The others are examined step by step. Once one stays undecided with
@@ -479,14 +479,20 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if one is None:
             check(demands, look)
         with at.within(every):
-            demands = [*(d for d in each("deriving", "demands", demands) if not _is_met_within(at, d, look, one))]
+            demands = [
+                *(
+                    d
+                    for d in iterate_with_progress("deriving", "demands", demands)
+                    if not _is_met_within(at, d, look, one)
+                )
+            ]
     ahead = at.fresh(look.point)
     for demand in demands:
         if failure := look_ahead(demand, ahead, _AHEAD):
             raise Infeasible(failure)
-    left: list[Open] = []
+    left: list[OpenDemand] = []
     closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
-    for demand in each("certifying", "demands left", demands):
+    for demand in iterate_with_progress("certifying", "demands left", demands):
         failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
         if failure and failure.undecided and (at.effort or not left):
             failure = violation(demand, look, closer=closer)
@@ -506,7 +512,7 @@ def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None)
 
 def unmet(
     at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
-) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
+) -> tuple[tuple[tuple[Demand, str], ...], tuple[OpenDemand, ...]]:
     """Returns the demands that fail, in order of update and signal, and the sizes that are undecided.
 
     Args:
@@ -528,7 +534,7 @@ def unmet(
 
     with at.within(work):
         for one in (None,) if work is None else (LITTLE, work // 4, None):
-            for d in each("certifying", "demands", demands):
+            for d in iterate_with_progress("certifying", "demands", demands):
                 with at.within(one):
                     failures[d] = failure(d, one is not None)
             demands = [d for d in demands if (left := failures[d]) and left.undecided]

@@ -17,25 +17,30 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.errors import UsageError, find_entry
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
+from scaling_algebra.spec.configuration import (
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+    ConfigurationOptions,
+)
 from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
-from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.given import SETTINGS, name_unknown
 from scaling_algebra.spec.glossary import ASSUMPTIONS
-from scaling_algebra.spec.level import Level, recorded
-from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
+from scaling_algebra.spec.level import Level, level_as_json
+from scaling_algebra.spec.networks.auxiliary import find_buffers, name_weight
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.records import convert_to_json
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.waiting import rarely_collected, working
+from scaling_algebra.waiting import collect_rarely, describe_work_inside
 
 from .demands import Fixing, Infeasible, NotFound
 from .layerwise import at_full_alignment, shares_read
@@ -100,7 +105,7 @@ class Derivation(Rendered):
         Raises:
             UsageError: there is no such gauge.
         """
-        return replace(self, gauge=named("gauge", name, GAUGES).name)
+        return replace(self, gauge=find_entry("gauge", name, GAUGES).name)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorScaling]:
@@ -123,7 +128,7 @@ class Derivation(Rendered):
         return self.configuration.ray
 
     @property
-    def optimizer(self) -> Trained:
+    def optimizer(self) -> OptimizerSpec:
         return self.configuration.optimizer
 
     @property
@@ -193,10 +198,10 @@ class Derivation(Rendered):
             "unique": self.unique,
             "unmet": self.unmet,
             "assumes": self.assumes,
-            **recorded(self.level),
+            **level_as_json(self.level),
             "tensors": tensors,
         }
-        return {key: plain(value) for key, value in record.items()}
+        return {key: convert_to_json(value) for key, value in record.items()}
 
     @property
     def about(self) -> str:
@@ -246,7 +251,7 @@ class Signals(Rendered):
         ``because`` says why, by quantity and step.
         """
         cells = {
-            name: [plain(a.exponent) if a.decided else "undecided" for a in row]
+            name: [convert_to_json(a.exponent) if a.decided else "undecided" for a in row]
             for name, row in self.quantities.items()
         }
         return {
@@ -270,7 +275,7 @@ def derive(
     regime: str | Configuration | None = None,
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    **where: Unpack[Where],
+    **where: Unpack[ConfigurationOptions],
 ) -> Derivation:
     """Derives how init std, learning rate and epsilon of every tensor must scale, and how far that is certified.
 
@@ -310,7 +315,7 @@ def signals(
     *,
     steps: int = 2,
     quantities: Sequence[str] | None = None,
-    **where: Unpack[Where],
+    **where: Unpack[ConfigurationOptions],
 ) -> Signals:
     """Computes the exponent of every named quantity at t = 0 .. steps, each certified exact.
 
@@ -323,7 +328,7 @@ def signals(
         UsageError: as ``derive``; also negative steps or an unknown quantity.
         Infeasible: as ``derive``.
     """
-    limits.within("steps", steps, 0, limits.STEPS)
+    limits.check_range("steps", steps, 0, limits.STEPS)
     quantities = [quantities] if isinstance(quantities, str) else quantities
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
@@ -413,7 +418,7 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
     """Returns the outcome of a search, from the cache if it was run before."""
     rule = asked.parameterization
     try:
-        with rarely_collected(), working(f"deriving {rule.title}"):
+        with collect_rarely(), describe_work_inside(f"deriving {rule.title}"):
             at = _points(asked.network, asked.ray, asked.optimizer, asked.effort)
             return solve(at, rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
@@ -421,7 +426,7 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
 
 
 @lru_cache(maxsize=16)
-def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Places:
+def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) -> Places:
     """Returns the engine shared by the parameterizations of one network, ray and optimizer."""
     return Places(network, ray, optimizer, effort=effort)
 
@@ -443,10 +448,10 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
-    reasons |= {(role, "init"): UNFAVOURED for role in buffers(network)}
+    reasons |= {(role, "init"): UNFAVOURED for role in find_buffers(network)}
     fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
-    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in find_gauges(network)}
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
@@ -465,8 +470,8 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
         for x in free_multipliers(network)
     }
     for loss in network.losses:
-        reasons["aggregation", weight_of(network, loss)] = f"layer-wise law: {LAWS['eps']}"
-    return reasons | {(role, "lr"): SHIFTED for role in buffers(network)}
+        reasons["aggregation", name_weight(network, loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in find_buffers(network)}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
@@ -480,23 +485,23 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Lists every (role, setting) that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
+        *(("aggregation", name) for name in (*free_multipliers(network), *find_gauges(network))),
     ]
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
     """Says for every given number whether the demand that would fix it holds."""
     rule, reasons = asked.parameterization, {}
-    fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
+    fixing = {d.fixes: d for d in rule.list_demands(asked.network, solution.structure) if d.fixes}
     failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
     for name, _ in asked.given.items:
         role, _, setting = name.rpartition(".")
-        demand = fixing.get(unknown(name))
+        demand = fixing.get(name_unknown(name))
         said = "given"
         if demand is not None:
             holds = f"{demand.name} {'undecided' if demand.label in left else 'holds'} ({demand.because})"
             said += f"; {failed.get(demand.label, holds)}"
-        reasons[(role, setting) if role else ("aggregation", unknown(name))] = said
+        reasons[(role, setting) if role else ("aggregation", name_unknown(name))] = said
     return reasons
 
 
@@ -535,7 +540,7 @@ def _define_published(asked: Configuration) -> Derivation:
         raise UsageError(
             f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {optimizer.name}"
         )
-    scaling = rule.defined(network, optimizer)
+    scaling = rule.define_scaling(network, optimizer)
     if asked.readout_init == "zero":
         scaling = _with_readout(scaling, readouts(network), None)
     gauge = rule.name.removesuffix("-feature")
@@ -559,7 +564,7 @@ def _define_published(asked: Configuration) -> Derivation:
 def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
     """Returns the reason "given" for every given number."""
     names = (name.rpartition(".") for name, _ in asked.given.items)
-    return {(role, last) if role else ("aggregation", unknown(last)): "given" for role, _, last in names}
+    return {(role, last) if role else ("aggregation", name_unknown(last)): "given" for role, _, last in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:

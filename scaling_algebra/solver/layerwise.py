@@ -11,15 +11,15 @@ from fractions import Fraction
 from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, horizon
-from scaling_algebra.spec.networks.ancestors import learns
-from scaling_algebra.spec.networks.auxiliary import weight_of
-from scaling_algebra.spec.networks.indices import expert_letters
+from scaling_algebra.spec.desiderata import Structure, last_step
+from scaling_algebra.spec.networks.ancestors import is_trained
+from scaling_algebra.spec.networks.auxiliary import name_weight
+from scaling_algebra.spec.networks.indices import summed_expert_indices
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.multipliers import free_multipliers
-from scaling_algebra.spec.networks.roles import meetings
+from scaling_algebra.spec.networks.roles import find_meetings
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Power
 
 PLAIN = Structure()
@@ -37,7 +37,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
     solution on the ray.
     """
-    network, t = look.network, horizon(look.network, structure)
+    network, t = look.network, last_step(look.network, structure)
     counts = terms_behind(network, look.ray)
     powers = _multipliers(look, counts, t)
     powers |= _weights(look, t)
@@ -64,7 +64,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             look, network.size(network.tensors[role].fan_in), _learned_size(look, statement.out, t), update
         )
         if rate is not None:
-            shaped = rule.shaped(network, role, look.ray) / rule.entries(network, role)
+            shaped = rule.shape_factor(network, role, look.ray) / rule.entry_count_root(network, role)
             powers[f"c.{role}"] = rate * (shaped if rule.normalises else 1 / gradient)
             if rule.relative and look.point.b[role] is not None:
                 powers[f"c.{role}"] /= powers.get(f"b.{role}", Power())
@@ -78,10 +78,10 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
     A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
     """
     network = look.network
-    read = {e: [x for x in (e.source, *e.weights) if learns(network, x)] for e in experts(network)}
+    read = {e: [x for x in (e.source, *e.weights) if is_trained(network, x)] for e in experts(network)}
     sums = [(e.aggregation, names[0], _learned_size) for e, names in read.items() if names]
     single = (s for s in network.statements if isinstance(s, Product) and _single(s))
-    sums += [(s, s.factors[0].name, _change_size) for s in single if learns(network, s.factors[0].name)]
+    sums += [(s, s.factors[0].name, _change_size) for s in single if is_trained(network, s.factors[0].name)]
     powers: dict[str, Power] = {}
     for statement, source, size in sums:
         for multiplier in set(statement.multipliers) & set(counts) - set(powers):
@@ -95,8 +95,8 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
     """Computes powers of the weights of auxiliary losses: their gradients are one over the number of entries, too."""
     powers: dict[str, Power] = {}
-    for loss, x, g in meetings(look.network):
-        count, weight = look.network.size(look.network.signals[x]), weight_of(look.network, loss)
+    for loss, x, g in find_meetings(look.network):
+        count, weight = look.network.size(look.network.signals[x]), name_weight(look.network, loss)
         own = _alignment_power(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
         powers |= {} if own is None else {weight: count * own}
     return powers
@@ -171,7 +171,9 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
     return max((x.size for x in answers if x.size is not None), default=None)
 
 
-def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:
+def at_full_alignment(
+    network: Network, ray: Ray, optimizer: OptimizerSpec, structure: Structure = PLAIN
+) -> dict[str, Power]:
     """Returns the layer-wise law at full alignment as powers of the unknowns.
 
     Init stds follow the spectral condition. Entries of an update are 1/fan_in where a gradient is one over the number
@@ -193,8 +195,8 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         read = ({*f.letters} for s in uses for f in s.factors)
         along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
         rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
-        entries = rule.entries(network, role) / rule.shaped(network, role, ray)
-        moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
+        entries = rule.entry_count_root(network, role) / rule.shape_factor(network, role, ray)
+        moves = bool(network.unread) or any(is_trained(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
         powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power()) / small
         powers[f"c.{role}"] = columns / small / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
@@ -202,7 +204,7 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         powers[f"d.{role}"] = gradient
     for e in experts(network):
         for role in e.outer if structure.exempt.intersection(e.last) else ():
-            powers[f"b.{role}"] /= network.size(network.summed(e.aggregation)) ** half
+            powers[f"b.{role}"] /= network.size(network.summed_indices(e.aggregation)) ** half
     return powers | terms_behind(network, ray)
 
 
@@ -214,7 +216,9 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
         if isinstance(made, Function) and made.kind.kind == "softmax":
             over = x.letters[network.signals[made.out].index(made.over)]
             few = made.kind.selects and sparse(network, ray)
-            count *= (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed(s) else Power()
+            count *= (
+                (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed_indices(s) else Power()
+            )
     return count
 
 
@@ -228,9 +232,9 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
     """Counts the terms of the sum that each free multiplier scales. Weights that sum to 1 count as one term."""
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
-        terms = network.size(network.summed(s))
-        if active and expert_letters(network, s):
-            terms = network.size(x for x in network.summed(s) if network.axes[x] != "M") * Power.of({"K": 1})
+        terms = network.size(network.summed_indices(s))
+        if active and summed_expert_indices(network, s):
+            terms = network.size(x for x in network.summed_indices(s) if network.axes[x] != "M") * Power.of({"K": 1})
         terms /= shares(network, ray, s)
         found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
     return found

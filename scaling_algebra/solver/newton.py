@@ -17,10 +17,10 @@ from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.desiderata import Demand, Structure
-from scaling_algebra.spec.networks.auxiliary import weight_of
-from scaling_algebra.spec.networks.roles import meetings
+from scaling_algebra.spec.networks.auxiliary import name_weight
+from scaling_algebra.spec.networks.roles import find_meetings
 from scaling_algebra.spec.powers import Form, Power
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .demands import NO_COMMON, Fixing, Infeasible, check, concerns, diverges, is_met, largest, unknown
 from .layerwise import PLAIN, at_full_alignment
@@ -42,8 +42,8 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
     """
     law = at_full_alignment(at.network, at.ray, at.optimizer, structure)
     values = dict.fromkeys(unknowns(at.network), Fraction(0)) | {name: power.on(at.ray) for name, power in law.items()}
-    for loss, x, g in meetings(at.network):
-        weight = weight_of(at.network, loss)
+    for loss, x, g in find_meetings(at.network):
+        weight = name_weight(at.network, loss)
         look = at.analyse_at(structure.point(at.network, values | {weight: Fraction(0)}))
         size = look(f"{g}.by-{loss}", 0, SHORTLY).lead or Fraction(0)
         values[weight] = at.network.size(at.network.signals[x]).on(at.ray) + size
@@ -66,7 +66,7 @@ def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values:
     """Tests whether bounds and witnesses prove that values meet the demands on sizes of signals."""
     look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
-    return all(is_met(d, look) for d in each("deriving", "demands", asked))
+    return all(is_met(d, look) for d in iterate_with_progress("deriving", "demands", asked))
 
 
 def iterate_newton(

@@ -16,7 +16,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.budgets import QUICK
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 
 from .layerwise import PLAIN
@@ -41,7 +41,7 @@ class Places:
         self,
         network: Network,
         ray: Ray,
-        optimizer: Trained,
+        optimizer: OptimizerSpec,
         algebras: dict[Rung, Algebra] | None = None,
         effort: bool = False,
     ) -> None:

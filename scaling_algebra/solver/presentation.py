@@ -21,15 +21,15 @@ from scaling_algebra.documents.blocks import (
 )
 from scaling_algebra.documents.notation import plain, rich, typeset
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.spec.axes import FIXED, about
+from scaling_algebra.spec.axes import FIXED, describe_axis
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
-from scaling_algebra.spec.glossary import ASSUMPTIONS, listed
+from scaling_algebra.spec.glossary import ASSUMPTIONS, join_assumptions
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
-from scaling_algebra.spec.powers import exponent_text
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
+from scaling_algebra.spec.powers import format_exponent
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import Infeasible, summarise_failures
@@ -48,7 +48,7 @@ def derivation(d: Derivation) -> Document:
     blocks += [table([d], exponents=True), *left_open(d.level), *_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
-    if notes := [*_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
+    if notes := [*_notes(d), *([f"assumes {join_assumptions(d.assumes)}"] if d.assumes else [])]:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())
 
@@ -134,14 +134,14 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
     lines: list[Sequence[Piece]] = []
     summed = {m for s in aggregations(first.network) for m in s.multipliers}
     network = first.network
-    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or gauges(network) else ():
+    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or find_gauges(network) else ():
         own = f" {name}" if name not in summed or len(summed) > 1 else ""
         line: list[Piece] = [f"{'aggregation ' if name in summed else ''}multiplier{own}: ", 1 / power]
         for other in others:
             if (another := other.scaling.multipliers[name]) != power:
                 line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
         said = first.reasons.get(("aggregation", name), "")
-        line += ["   (", typeset(said), ")"] if said and (reasons or name in gauges(network)) else []
+        line += ["   (", typeset(said), ")"] if said and (reasons or name in find_gauges(network)) else []
         lines.append(line)
     if first.gauge != OWN:
         lines.append([typeset(f"gauge {first.gauge}: {GAUGES[first.gauge].about}")])
@@ -240,7 +240,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)] if notes else []
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
     below += [*map(literal, [*_ties(ds), *more] if not why else more)]
-    below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
+    below += [f"assumes {join_assumptions(assumed)} (--why)"] if assumed and not why else []
     return Document((*blocks, Lines.of(*below)), first.configuration.as_json())
 
 
@@ -264,7 +264,7 @@ def _growth(asked: Configuration) -> str:
     if len(groups) == 1:
         said = f"{_list_axes(growing)} {'grow alike' if len(growing) > 1 else 'grows'}"
     else:
-        grow = {rate: "n" if rate == 1 else f"n^{exponent_text(rate)}" for rate in groups}
+        grow = {rate: "n" if rate == 1 else f"n^{format_exponent(rate)}" for rate in groups}
         said = ", ".join(f"{_list_axes(names)} as {grow[rate]}" for rate, names in groups.items())
     fixed = [axis for axis in axes if not ray[axis] and axis != "L"]
     said += f"; {_list_axes(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
@@ -277,7 +277,7 @@ def _growth(asked: Configuration) -> str:
 
 def _list_axes(axes: Sequence[str]) -> str:
     """Lists axes in words: ``width N, expert width N_e and number of experts M``."""
-    *first, last = (axis if about(axis) == axis else f"{about(axis)} {axis}" for axis in axes)
+    *first, last = (axis if describe_axis(axis) == axis else f"{describe_axis(axis)} {axis}" for axis in axes)
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -304,7 +304,7 @@ def signals(s: Signals) -> Document:
     grid = Grid.of(header, ((name, *map(_size, row)) for name, row in s.quantities.items()))
     blocks: list[Block] = [Heading(literal(s.about)), Lines.of("sizes as powers of n; 0 is exactly zero"), grid]
     if s.assumes:
-        blocks.append(Lines.of(f"assumes {listed(s.assumes)}"))
+        blocks.append(Lines.of(f"assumes {join_assumptions(s.assumes)}"))
     reasons = dict.fromkeys(a.why for row in s.quantities.values() for a in row if not a.decided and a.why)
     if reasons:
         blocks += [Heading("undecided", 2), Lines.of(*map(typeset, reasons), listed=True)]

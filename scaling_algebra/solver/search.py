@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.budgets import PIECE, PROPOSED, STRUCTURES
-from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level
 from scaling_algebra.spec.networks.multipliers import free_multipliers
@@ -100,7 +100,7 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
     if rule.structural:
         return _search_structures(at, rule, base) if at.network.norms else _search_by_newton(at, rule, base)
     try:
-        law = propose_law(at, rule.demanded(at.network, base), base)
+        law = propose_law(at, rule.list_demands(at.network, base), base)
     except Infeasible as problem:
         if problem.undecided and not at.effort:
             raise
@@ -120,7 +120,7 @@ def _search_structures(at: Places, rule: Parameterization, base: Structure) -> S
         if at.meter.done > begun + STRUCTURES and not at.effort:
             undecided = True
             break
-        demands = rule.demanded(at.network, structure)
+        demands = rule.list_demands(at.network, structure)
         try:
             found.append(replace(judge_law(at, demands, structure), rejected=tuple(rejected)))
             structures.found = True
@@ -162,7 +162,7 @@ def _search_by_newton(
     """
     held = {name: power.on(at.ray) for name, power in given.held.items()}
     work = PROPOSED if free and at.network.norms and not at.effort else None
-    several = rule.structural and not given and len(interventions(at.network, base)) > 1
+    several = rule.structural and not given and len(enumerate_structures(at.network, base)) > 1
     rejected, candidates, failed = list[tuple[Structure, str]](), list[Solution](), list[Demand]()
     start: dict[str, Fraction] | None = None
     undecided, everywhere = False, True
@@ -171,7 +171,7 @@ def _search_by_newton(
         if structure.zero & given.started:
             structures.reject(structure, None)
             continue
-        demands, failure = given.eased(at.network, rule.demanded(at.network, structure)), Infeasible("")
+        demands, failure = given.relax_demands(at.network, rule.list_demands(at.network, structure)), Infeasible("")
         suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
         for values in [start] if start else near if work else [*near, find_aligned_start(at), make_lazy_start(at)]:
             try:
@@ -206,7 +206,7 @@ def _search_by_newton(
         everywhere = everywhere and failure.everywhere
     best = min(candidates, key=lambda x: len(x.unmet) + len(x.level.open), default=None)
     if undecided and not given:
-        best = law or by_layers(at, rule.demanded(at.network, base), base) or best
+        best = law or by_layers(at, rule.list_demands(at.network, base), base) or best
     if best is None and free and held:
         best = _exchange_given(at, rule, free, given)
     if best is None:
@@ -284,7 +284,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
         same = solve(Places(at.network, at.ray, rules, effort=at.effort), rule, base)
     except Infeasible:
         return []
-    laws = [by_layers(at, rule.demanded(at.network, x), x) for x in (same.structure, *same.others)]
+    laws = [by_layers(at, rule.list_demands(at.network, x), x) for x in (same.structure, *same.others)]
     return [replace(law, rejected=rejected) for law in laws if law]
 
 
@@ -307,7 +307,7 @@ def _exchange_given(at: Places, rule: Parameterization, free: Solution, given: G
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
     values = {**find_aligned_start(at), **scaling.point(at.ray).values}
     look = at.analyse_at(structure.point(at.network, values))
-    demands = given.eased(at.network, rule.demanded(at.network, structure))
+    demands = given.relax_demands(at.network, rule.list_demands(at.network, structure))
     failed, left = unmet(at, demands, look, PROPOSED)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
     level = level_of(demands, left, at.optimizer)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, options
+from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, list_interventions
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.waiting import at, now
+from scaling_algebra.waiting import current_work, describe_work
 
 
 class Structures:
@@ -22,22 +22,22 @@ class Structures:
     """
 
     def __init__(self, network: Network, base: Structure, structural: bool) -> None:
-        self.options: list[Intervention] = options(network) if structural else []
+        self.options: list[Intervention] = list_interventions(network) if structural else []
         self._level: dict[Structure, tuple[int, ...]] = {base: ()}
         self._next: dict[Structure, tuple[int, ...]] = {}
         self.found = False
 
     def __iter__(self) -> Iterator[Structure]:
         """Yields structures. Once one was found to work, only those with as few interventions follow."""
-        before = now()
+        before = current_work()
         try:
             while self._level:
                 for structure in sorted(self._level, key=self._level.__getitem__):
-                    at(f"{before}: {structure}" if self.options else before)
+                    describe_work(f"{before}: {structure}" if self.options else before)
                     yield structure
                 self._level, self._next = ({} if self.found else self._next), {}
         finally:
-            at(before)
+            describe_work(before)
 
     def reject(self, structure: Structure, demand: Demand | None) -> None:
         """Rejects a structure, and adds those with one more intervention to the ones that are tried later.

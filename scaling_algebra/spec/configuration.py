@@ -1,4 +1,4 @@
-"""One question: which network, growing how, trained by what, parameterized how. Everything else follows from it."""
+"""What is asked: a network, the ray along which it grows, an optimizer and a parameterization."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, named, shown, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
 
-from .axes import AXES, Ray, ordered, regime
+from .axes import AXES, Ray, regime, sort_axes
 from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
-from .networks.indices import may_grow
+from .networks.indices import list_growing_axes
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
-from .networks.multipliers import holding
+from .networks.multipliers import hold_names
 from .networks.roles import readouts
-from .optimizers import Trained
+from .optimizer_reading import OptimizerInput, read_optimizers
+from .optimizers import OptimizerSpec
 from .parameterizations import READOUTS, Parameterization, ReadoutInit
 from .parameterizations import parameterization as called
-from .records import plain
-from .trained import OptimizerInput, trained
+from .records import convert_to_json
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """Defaults of every command and function."""
 EACH = "each"
-"""In place of the name of a function that is left out: each function in turn."""
+"""Argument of ``--without`` that leaves out every function in turn."""
 
 
-class Where(TypedDict, total=False):
-    """Arguments that every question takes by name, besides regime, optimizer and parameterization.
+class ConfigurationOptions(TypedDict, total=False):
+    """Keyword arguments of every question, besides regime, optimizer and parameterization.
 
     Attributes:
         ray: instead of a regime: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
         readout_init: ``maximal`` or ``zero``; by default that of the parameterization's definition.
-        architecture: the name of a network that ships.
-        network: instead of that a ``Network``, or its name.
-        epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
-        given: exponents that are held, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
-            rest is derived.
-        effort: the search continues after the first undecided demand, and uses the largest budgets.
+        architecture: the name of a shipped network.
+        network: instead of an architecture: a ``Network`` or its name.
+        epsilon: regime of the optimizer's epsilon, ``derived`` (the default) or ``negligible``.
+        given: exponents that are fixed, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
+            rest
+            is derived.
+        effort: True to continue the search after the first undecided demand, with the largest budgets.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
@@ -53,16 +54,16 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A question. Equal configurations have equal answers; the value is its own key.
+    """One question, complete. Equal configurations have equal answers, so that a configuration is a cache key.
 
     Attributes:
         network: the network.
-        ray: how it grows; it names every growing axis of the network.
-        optimizer: what trains it, all tensors alike or each by a rule of its own, with epsilons in a regime.
-        parameterization: how its tensors are set.
-        readout_init: how the readout starts.
-        given: exponents that are held.
-        effort: how far the search for them goes.
+        ray: how its axes grow; it has a rate for every growing axis of the network.
+        optimizer: the update rule, one for all tensors or one for each, with the regime of its epsilon.
+        parameterization: the rule for init std and learning rate of the tensors.
+        readout_init: ``maximal`` or ``zero``.
+        given: exponents that are fixed by the user.
+        effort: True for the largest search budgets.
 
     Examples:
         >>> print(Configuration.of("III", "sgd"))
@@ -75,24 +76,24 @@ class Configuration:
 
     network: Network
     ray: Ray
-    optimizer: Trained
+    optimizer: OptimizerSpec
     parameterization: Parameterization
     readout_init: ReadoutInit
     given: Given = NOTHING
     effort: bool = False
 
     def __post_init__(self) -> None:
-        mine = {*AXES, *may_grow(self.network)}
+        mine = {*AXES, *list_growing_axes(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
-            raise unknown_name(f"axis of {self.network.name}", strange[0], ordered(mine))
-        if lacks := self.ray.lacks(self.network.axes.values()):
+            raise unknown_name(f"axis of {self.network.name}", strange[0], sort_axes(mine))
+        if lacks := self.ray.find_missing_axes(self.network.axes.values()):
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != holding(self.network.freezing(()), ()):
-            raise UsageError(f"{name} is another network, one that ships; give yours another name")
+        if name in ARCHITECTURES and ARCHITECTURES[name] != hold_names(self.network.with_frozen(()), ()):
+            raise UsageError(f"{name} is the name of a shipped network; give yours another name")
 
     @classmethod
     def of(
@@ -100,75 +101,82 @@ class Configuration:
         regime: str | Configuration | None = None,
         optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
         parameterization: str = DEFAULT_PARAMETERIZATION,
-        **where: Unpack[Where],
+        **where: Unpack[ConfigurationOptions],
     ) -> Configuration:
-        """From names, as they come from the command line; a configuration stays what it is.
+        """Builds a configuration from names, as on the command line; returns a configuration unchanged.
 
         Args:
-            regime: I, II or III, instead of a ray.
-            optimizer: of all tensors, or of each: ``"muon+adamw"``, ``{"": "adamw", "hidden": "muon"}``.
-            where: see ``Where``.
+            regime: I, II or III, instead of a ray; or a configuration.
+            optimizer: one for all tensors, or one for each: ``"muon+adamw"``, ``{"": "adamw", "hidden": "muon"}``.
+            parameterization: its name.
+            where: see ``ConfigurationOptions``.
 
         Raises:
-            UsageError: an unknown name, a ray that is not one or leaves out an axis, not exactly one of regime and ray,
-                or both an architecture and a network.
+            UsageError: an unknown name, an invalid ray or one without an axis of the network, not exactly one of regime
+                and
+                ray, or both an architecture and a network.
         """
-        if unknown := set(where) - set(Where.__annotations__):
+        if unknown := set(where) - set(ConfigurationOptions.__annotations__):
             raise unknown_name(
-                "argument", min(unknown), ("regime", "optimizer", "parameterization", *Where.__annotations__)
+                "argument",
+                min(unknown),
+                ("regime", "optimizer", "parameterization", *ConfigurationOptions.__annotations__),
             )
         if isinstance(regime, Configuration):
             if where or (optimizer, parameterization) != (DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION):
-                raise UsageError("a configuration says everything; change it with configuration.but(optimizer=...)")
+                raise UsageError("a configuration is complete; change it with configuration.but(optimizer=...)")
             return regime
         if "architecture" in where and "network" in where:
-            raise UsageError("give either an architecture, which is the name of a network that ships, or a network")
+            raise UsageError("give either architecture, the name of a shipped network, or network, not both")
         network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
         rule, readout = called(parameterization), where.get("readout_init")
         network = network if isinstance(network, Network) else architecture(network)
-        stepper, epsilon = trained(optimizer, network), where.get("epsilon")
+        stepper, epsilon = read_optimizers(optimizer, network), where.get("epsilon")
         stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
         network, last = given.within(network), readouts(network)
         usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
-        chosen = usual if readout is None else named("readout init", readout, {x: x for x in READOUTS})
-        network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
+        chosen = usual if readout is None else find_entry("readout init", readout, {x: x for x in READOUTS})
+        network = network if chosen == "zero" or readout is None else network.with_zero(network.zero - {*last})
         if chosen == "zero" and not last:
-            raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
+            raise UsageError(f"{network.name} has no readout (a tensor that makes the output alone) to start at zero")
         if any(f"{role}.init" in given for role in last):
             starts: ReadoutInit = "zero" if given.zero.issuperset(last) else "maximal"
             if readout is not None and chosen != starts:
                 raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
             chosen = starts
-        asked = network, the_ray(regime, where.get("ray")), stepper, rule, chosen, given
+        asked = network, read_ray(regime, where.get("ray")), stepper, rule, chosen, given
         return cls(*asked, effort=bool(where.get("effort")))
 
     def but(self, **changes: Any) -> Self:
-        """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``.
+        """Returns a copy with changes: ``asked.but(parameterization="mup", ray=ray)``.
 
-        Another optimizer comes with its epsilon as it is by default; ``epsilon="negligible"`` changes that.
+        A new optimizer has its default epsilon; ``epsilon="negligible"`` changes that.
         """
         if isinstance(changes.get("network"), str):
             changes["network"] = architecture(changes["network"])
-        same_network = self.network.freezing(self.network.frozen - self.given.frozen)
+        same_network = self.network.with_frozen(self.network.frozen - self.given.frozen)
         network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
             changes["parameterization"] = called(changes["parameterization"])
         same = self.optimizer if network == same_network else self.optimizer.name
         epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
-        stepper = trained(changes.get("optimizer", same), network, (self.network,))
+        stepper = read_optimizers(changes.get("optimizer", same), network, (self.network,))
         changes["optimizer"] = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(given, network, changes["optimizer"])
         return replace(self, **{**changes, "network": given.within(network), "given": given})
 
     def as_json(self) -> dict[str, Any]:
-        """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""
+        """Returns the JSON record that begins every report; ``from_json`` reads it.
+
+        A network of the user's own is included as TOML.
+        """
         network = {} if self.network.name in ARCHITECTURES else {"network": as_toml(self.network)}
         return {
             "architecture": self.network.name,
             **network,
             "regime": self.ray.name or None,
-            "ray": plain(self.ray.rates),
+            "ray": convert_to_json(self.ray.rates),
             "optimizer": self.optimizer.name,
             "epsilon": self.optimizer.regime,
             "parameterization": self.parameterization.name,
@@ -178,7 +186,12 @@ class Configuration:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Configuration:
-        """The configuration that ``as_json`` wrote. Raises UsageError or KeyError for any other record."""
+        """Reads the record that ``as_json`` wrote.
+
+        Raises:
+            UsageError: a value in it is wrong.
+            KeyError: it lacks a key.
+        """
         return cls.of(
             record["regime"],
             record["optimizer"],
@@ -192,7 +205,7 @@ class Configuration:
 
     @property
     def readout_given(self) -> bool:
-        """Is the init of a readout given?"""
+        """True if the init of a readout is fixed by the user."""
         return any(f"{role}.init" in self.given for role in readouts(self.network))
 
     def __repr__(self) -> str:
@@ -207,11 +220,11 @@ class Configuration:
         return f"{who}, {self.ray}{readout}{epsilon}{given}"
 
 
-def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
-    """The ray of ``--regime`` or ``--ray``.
+def read_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
+    """Returns the ray of ``--regime`` or ``--ray``.
 
     Raises:
-        UsageError: not exactly one of them, or one that cannot be read.
+        UsageError: both or neither are given, or the one that is given cannot be read.
     """
     if (name is None) == (ray is None):
         raise UsageError("give either a regime (I, II or III) or a ray such as N=1,N_e=1/2,M=1/2")
@@ -219,10 +232,10 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
         return ray
     if name is not None:
         if not isinstance(name, str):
-            raise UsageError(f"the regime is {shown(name)}; give 'I', 'II' or 'III', or ray=...")
+            raise UsageError(f"the regime is {quote_value(name)}; give 'I', 'II' or 'III', or ray=...")
         return regime(name)
     if isinstance(ray, str):
         return Ray.parse(ray)
     if isinstance(ray, Mapping):
         return Ray(ray)
-    raise UsageError(f"the ray is {shown(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
+    raise UsageError(f"the ray is {quote_value(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")

@@ -1,6 +1,6 @@
-"""Reads tables of TOML into dataclasses, by their annotations: functions, optimizers, laws, rules and models are data.
+"""Reads TOML tables into dataclasses, by the annotations of their fields.
 
-The key of a field is its name without an underscore at the end.
+A key is the name of its field, without an underscore at the end.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
 
-from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.limits import line
+from scaling_algebra.errors import UsageError, check_names, quote_value
+from scaling_algebra.limits import check_line
 
 from .powers import Power
 
 READERS: dict[Any, Callable[[str], Any]] = {
     str: str, Power: Power.parse, Power | None: lambda text: None if text == "0" else Power.parse(text),
 }  # fmt: skip
-"""What a text is read as; ``laws/entries.py`` adds those of laws."""
+"""Parsers of texts, by the annotated type; ``laws/entries.py`` adds those of laws."""
 Lines = NewType("Lines", str)
 """A text of any number of lines."""
 KINDS: dict[Any, tuple[Any, str]] = {
@@ -28,70 +28,83 @@ KINDS: dict[Any, tuple[Any, str]] = {
 }  # fmt: skip
 LISTS: dict[Any, Any] = {tuple: tuple, frozenset: frozenset, Sequence: tuple}
 MANY = 100
-"""Most entries of a list; of a ``Sequence`` as many as a file holds."""
+"""Maximum number of entries of a tuple or set; a ``Sequence`` has no limit but the file's size."""
 
 
-def registry(
+def read_registry(
     file: str, tables: dict[str, Any], kind: Any, ready: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Any:
-    """The tables of a file of this package, each a dataclass that has a name.
+    """Reads the tables of a shipped file into a dict by name.
 
     Args:
-        ready: what is read instead of a table as it stands.
+        file: the file name, for messages.
+        tables: the content of the file, a table by name.
+        kind: the dataclass of an entry; it has a field ``name``.
+        ready: converts a table before it is read.
 
     Raises:
-        UsageError: one line that names the file, the table and the key.
+        UsageError: a table is wrong; one line names the file, the table and the key.
     """
     found = {}
     for name, record in tables.items():
         try:
-            found[name] = read(kind, {"name": name, **ready(_kept(record, dict, "a table", name))})
+            found[name] = read_value(kind, {"name": name, **ready(_check_kind(record, dict, "a table", name))})
         except UsageError as error:
             raise UsageError(f"{file}: [{name}]: {error}") from None
     return found
 
 
-def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
-    """A value of a kind: a dataclass, a tuple, a mapping, or what a text is read as.
+def read_value(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
+    """Converts a TOML value to an annotated type: a dataclass, tuple, mapping, number, or a type with a parser of
+    texts.
 
     Args:
+        kind: the annotation.
+        value: the value from TOML.
         where: its place, for messages; empty for a whole file.
-        number: an integer may stand for a text.
+        number: True if an integer may stand for a text.
 
     Raises:
-        UsageError: it is none, in one line.
+        UsageError: the value does not fit; one line.
     """
     parts = get_args(kind)
     if is_dataclass(kind) and kind not in READERS:
-        return _record(kind, _kept(value, dict, "a table", where or "it"), where)
+        return _read_record(kind, _check_kind(value, dict, "a table", where or "it"), where)
     if (origin := get_origin(kind)) is UnionType and kind not in READERS:
-        return read(parts[0], value, where)
+        return read_value(parts[0], value, where)
     if origin is Literal:
-        return value if value in parts else _kept(value, (), f"one of {', '.join(map(repr, parts))}", where)
+        return value if value in parts else _check_kind(value, (), f"one of {', '.join(map(repr, parts))}", where)
     if origin in LISTS:
-        such = f", such as [{shown(value)}]" if isinstance(value, str) else ""
-        if len(_kept(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
+        such = f", such as [{quote_value(value)}]" if isinstance(value, str) else ""
+        if len(_check_kind(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
             raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
-        return LISTS[origin](read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
+        return LISTS[origin](read_value(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
     if origin is Mapping:
-        items, number = _kept(value, dict, "a table, such as { NAME = VALUE }", where).items(), parts[1] is not str
-        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
+        items, number = (
+            _check_kind(value, dict, "a table, such as { NAME = VALUE }", where).items(),
+            parts[1] is not str,
+        )
+        return {
+            check_line(f"a key of {where}", key): read_value(parts[1], x, f"{where} {key}", number) for key, x in items
+        }
     if kind is Any or origin is Callable:
         return value
     if kind in KINDS:
         if kind is not bool and isinstance(value, bool):
-            value = _kept(value, (), KINDS[kind][1], where)
+            value = _check_kind(value, (), KINDS[kind][1], where)
         try:
-            return kind(_kept(value, *KINDS[kind], where))
+            return kind(_check_kind(value, *KINDS[kind], where))
         except OverflowError:
-            raise UsageError(f"{where} is {shown(value)}; it must be a number below 1e308") from None
+            raise UsageError(f"{where} is {quote_value(value)}; it must be a number below 1e308") from None
     text = str(value) if number and type(value) is int else value
-    return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
+    return READERS[kind](
+        check_line(where, _check_kind(text, str, "a text or a number" if number else "a text of one line", where))
+    )
 
 
 @cache
-def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
-    """The keys of a table: the field of each, its annotation, and whether it may be left out."""
+def list_keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
+    """Returns the keys of a dataclass's table: ``{key: (field name, annotation, whether it is optional)}``."""
     hints = get_type_hints(kind)
     return {
         f.name.rstrip("_"): (f.name, hints[f.name], f.default is not MISSING or f.default_factory is not MISSING)
@@ -99,17 +112,19 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
     }
 
 
-def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    before, allowed = f"{where}: " if where else "", keys(kind)
-    names = (line(f"a key of {where or 'it'}", key) for key in value)
+def _read_record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
+    """Reads a TOML table into a dataclass; unknown and missing keys raise UsageError."""
+    before, allowed = f"{where}: " if where else "", list_keys(kind)
+    names = (check_line(f"a key of {where or 'it'}", key) for key in value)
     check_names(f"key of {where}" if where else "key", names, allowed)
     needed = [key for key, (_, _, optional) in allowed.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
-    return kind(**{allowed[key][0]: read(allowed[key][1], x, f"{before}{key}") for key, x in value.items()})
+    return kind(**{allowed[key][0]: read_value(allowed[key][1], x, f"{before}{key}") for key, x in value.items()})
 
 
-def _kept(value: Any, kind: Any, what: str, where: str) -> Any:
+def _check_kind(value: Any, kind: Any, what: str, where: str) -> Any:
+    """Returns a value if it is an instance of ``kind``, else raises UsageError: ``WHERE is VALUE; it must be WHAT``."""
     if not isinstance(value, kind):
-        raise UsageError(f"{where} is {shown(value)}; it must be {what}")
+        raise UsageError(f"{where} is {quote_value(value)}; it must be {what}")
     return value

@@ -1,4 +1,4 @@
-"""Gauges: the same parameterization with other multipliers on its tensors, as the tables of Tensor Programs V have it.
+"""Gauges: the same parameterization with other multipliers on its tensors, as in the tables of Tensor Programs V.
 
 Adding one: one more entry in ``GAUGES``. Read next: ``scaling_algebra/solver/derivation.py`` (``Derivation.in_gauge``).
 """
@@ -11,38 +11,50 @@ from fractions import Fraction
 
 from .axes import Ray
 from .networks.language import Network, Tensor
-from .optimizers import Optimizer, Trained
+from .optimizers import Optimizer, OptimizerSpec
 from .powers import Power
 from .scaling import TensorScaling
 
 
-def moved(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
-    """The powers of m that turn the numbers of w into those of W = m w: ``{"init_std": 1, "lr": 2, ...}`` for SGD.
+def gauge_powers(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
+    """Returns the powers of m that convert the settings of a tensor w to those of W = m w.
 
-    Law: the gradient of w is m times that of W, and a change of w changes W by m times as much; a step that is
-    normalised does not shrink with the gradient, a relative one grows with w. ``lr * decay`` is kept.
+    Example: ``{"init_std": 1, "lr": 2, "eps": -1, "decay": -2}`` for SGD.
+
+    Law: the gradient of w is m times that of W, and a change of w changes W by m times as much. A normalised step does
+    not
+    shrink with the gradient, and a relative step grows with w. The product of learning rate and weight decay is
+    unchanged.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
 
     Args:
-        zero: w starts at zero, where a relative step is relative to a constant.
+        optimizer: the update rule of the tensor.
+        zero: True if w starts at zero, where a relative step is relative to a constant.
     """
     rate = int(zero) if optimizer.relative else 1 if optimizer.normalises else 2
     return {"init_std": 1, "lr": rate, "eps": -1, "decay": -rate}
 
 
-def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
-    """The same tensor W = multiplier * w with another multiplier. Training is the same, by ``moved``."""
-    m, powers = multiplier / t.multiplier, moved(optimizer, t.init_std is None)
+def change_multiplier(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
+    """Returns the settings of a tensor W = multiplier * w with another multiplier, under which W trains the same.
+
+    Args:
+        t: settings with the present multiplier.
+        multiplier: the new multiplier.
+        optimizer: the update rule of the tensor.
+    """
+    m, powers = multiplier / t.multiplier, gauge_powers(optimizer, t.init_std is None)
     now = {x: None if (old := getattr(t, x)) is None else old / m ** powers[x] for x in ("init_std", "lr", "eps")}
     return TensorScaling(**now, multiplier=multiplier)
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """Multipliers of vector-like tensors, those that have one growing dimension; all others have none.
+    """Multipliers of vector-like tensors, which have exactly one growing dimension; all other tensors have none.
 
     Attributes:
-        name, about: for the command line and for reports.
+        name: its name on the command line.
+        about: one line for reports.
         output: power of the fan-in in the multiplier of a tensor that maps a growing dimension to a fixed one.
         input: power of the fan-out in the multiplier of a tensor that maps a fixed dimension to a growing one.
     """
@@ -53,7 +65,10 @@ class Gauge:
     input: Fraction = Fraction(0)
 
     def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
-        """The multiplier of one tensor. The copies for each expert count as a dimension; layers do not."""
+        """Returns the multiplier of one tensor on a ray.
+
+        The number of experts counts as a dimension of the tensor, the number of layers does not.
+        """
         letters = [x for x in tensor.letters if network.axes[x] != "L"]
         read = network.size(x for x in letters if x in tensor.fan_in)
         produced = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
@@ -63,21 +78,25 @@ class Gauge:
         return read**self.output if read.on(ray) else produced**self.input
 
     def tensors(
-        self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained
+        self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: OptimizerSpec
     ) -> dict[str, TensorScaling]:
-        """All tensors of a network in this gauge. A multiplier that the module has (``Network.multiplied``) is in the
-        numbers of its tensor; ``multiplier`` is what is left to multiply by."""
+        """Converts the settings of all tensors to this gauge.
+
+        If the module itself multiplies a tensor (``Network.multiplied``), the new settings account for it, and
+        ``multiplier``
+        is the factor that remains to be applied.
+        """
         found = {}
         for role, t in tensors.items():
             own = Power.of({axis: e for axis, e in network.multiplied.get(role, Power()).terms if ray[axis]})
             gauge = self.multiplier(network, network.tensors[role], ray)
             whole = gauge if gauge.terms else own
-            found[role] = replace(regauged(t, whole, optimizer.of(role)), multiplier=whole / own)
+            found[role] = replace(change_multiplier(t, whole, optimizer.of(role)), multiplier=whole / own)
         return found
 
 
 OWN = "table3"
-"""The gauge of every derivation."""
+"""The gauge in which exponents are derived."""
 GAUGES: dict[str, Gauge] = {
     g.name: g
     for g in (

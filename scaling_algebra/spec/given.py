@@ -1,6 +1,6 @@
-"""Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``, and tensors
-that are not trained: ``W2.lr=0``.
+"""Exponents that the user fixes instead of deriving them.
 
+Examples: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``, and ``W2.lr=0`` for a tensor that is not trained.
 Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/search.py`` (derives the rest).
 """
 
@@ -10,23 +10,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scaling_algebra.arguments import pairs
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure
-from .networks.indices import aggregations, in_powers
+from .networks.indices import aggregations, list_power_axes
 from .networks.language import Network
-from .networks.multipliers import holding
+from .networks.multipliers import hold_names
 from .networks.roles import readouts
-from .optimizers import Trained
+from .optimizers import OptimizerSpec
 from .powers import Power
 from .scaling import Scaling
 
 SETTINGS = {"init": "b", "lr": "c", "eps": "d"}
-"""Settings of a tensor that can be given or explained, and the unknown behind it."""
+"""Settings of a tensor that can be fixed or explained, with the prefix of their unknown: ``router.init`` is
+``b.router``."""
 AGGREGATION = "aggregation"
-"""The multiplier of the sum over experts."""
+"""Name of the multiplier of the sum over experts."""
 
 GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 """``{"router.init": "N^-1/2", "readout.init": 0}``, or texts such as ``"router.init=N^-1/2"``."""
@@ -34,30 +35,39 @@ GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 
 @dataclass(frozen=True)
 class Given:
-    """Held values, as sorted (name, power) pairs; None is zero init, and a rate of zero.
+    """Values fixed by the user.
 
-    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those of other multipliers.
+    Attributes:
+        items: sorted pairs (name, power). Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those
+            of
+            other multipliers. A power of None is an init or a learning rate of zero.
     """
 
     items: tuple[tuple[str, Power | None], ...] = ()
 
     @classmethod
-    def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Trained) -> Given:
-        """The held values that a user wrote, with tensors by their role or symbol.
+    def of(cls, given: Given | GivenInput | None, network: Network, optimizer: OptimizerSpec) -> Given:
+        """Reads the values that a user wrote.
+
+        Args:
+            given: a dict, or texts ``NAME=POWER``; a tensor is named by its role or by its symbol in the equations.
+            network: the network.
+            optimizer: the optimizer, which determines whether a tensor has an epsilon.
 
         Raises:
-            UsageError: an unknown tensor or setting, a power that cannot be read, an axis that the network lacks, a
-                zero that is no init, an epsilon where there is none, or one name twice.
+            UsageError: an unknown tensor or setting, an unreadable power, an axis that the network lacks, a zero for
+                anything
+                but init and learning rate, an epsilon where there is none, or one name twice.
         """
         if isinstance(given, Given):
             given = dict(given.items)
-        named = given if isinstance(given, Mapping) else pairs("given", _texts(given), "router.init=N^-1/2")
+        named = given if isinstance(given, Mapping) else parse_pairs("given", _list_texts(given), "router.init=N^-1/2")
         powers: dict[str, Power | None] = {}
         for label, value in named.items():
-            name = _name(label if isinstance(label, str) else shown(label), network, optimizer)
+            name = _read_name(label if isinstance(label, str) else quote_value(label), network, optimizer)
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
-            powers[name] = _power(name, value, network)
+            powers[name] = _read_power(name, value, network)
             role = name.rpartition(".")[0]
             if powers[name] is not None and role in network.multiplied:
                 what = f"the module multiplies {role} by {network.multiplied[role]}"
@@ -74,50 +84,54 @@ class Given:
 
     @property
     def zero(self) -> frozenset[str]:
-        """Roles that are given a zero init."""
+        """Roles of tensors whose init is fixed to zero."""
         return frozenset(n.removesuffix(".init") for n, power in self.items if power is None and n.endswith(".init"))
 
     @property
     def frozen(self) -> frozenset[str]:
-        """Roles that are given a learning rate of zero."""
+        """Roles of tensors whose learning rate is fixed to zero."""
         return frozenset(n.removesuffix(".lr") for n, power in self.items if power is None and n.endswith(".lr"))
 
     def within(self, network: Network) -> Network:
-        """A network in which tensors with a rate of zero are frozen, and what is given takes up gauge freedom."""
-        network = network.freezing(network.frozen | self.frozen)
+        """Returns the network with tensors of learning rate zero frozen, and with gauges chosen around the fixed
+        values."""
+        network = network.with_frozen(network.frozen | self.frozen)
         given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
-        return holding(network, given)
+        return hold_names(network, given)
 
     @property
     def held(self) -> dict[str, Power]:
-        """The unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha`` that are held, each as the power of the axes whose
-        exponent it is: 1/sigma, 1/lr, 1/eps, 1/multiplier."""
-        return {unknown(name): 1 / power for name, power in self.items if power is not None}
+        """The fixed unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``, each as the power whose exponent it is:
+        1/init std,
+        1/learning rate, 1/epsilon, 1/multiplier.
+        """
+        return {name_unknown(name): 1 / power for name, power in self.items if power is not None}
 
     @property
     def started(self) -> frozenset[str]:
-        """Roles that are given an init that is not zero."""
+        """Roles of tensors whose init is fixed to a power, not to zero."""
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """A structure in which, of the tensors with a given init, exactly those given as zero are zero."""
+        """Returns a structure in which a tensor with a fixed init starts at zero exactly if it is fixed to zero."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
-    def eased(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
-        """Return the demands, those on the init of a readout whose init is given as upper bounds.
+    def relax_demands(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
+        """Returns the demands, with those on a readout's init as upper bounds if that init is fixed by the user.
 
-        Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between: its first
+        Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between, because
+        its first
         update makes it as large.
         """
         inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
         return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]
 
-    def allowed(self, structures: Iterable[Structure]) -> list[Structure]:
-        """The structures that keep every given init, each once."""
+    def filter_structures(self, structures: Iterable[Structure]) -> list[Structure]:
+        """Returns the distinct structures that do not set a tensor to zero whose init is fixed to a power."""
         return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
 
     def over(self, scaling: Scaling) -> Scaling:
-        """A scaling in which the given values replace the derived ones."""
+        """Returns a scaling in which the fixed values replace the derived ones."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
@@ -125,11 +139,11 @@ class Given:
                 changed: dict[str, Any] = {"init_std" if setting == "init" else setting: power}
                 tensors[role] = replace(tensors[role], **changed)
             elif power is not None:  # only an init or a rate can be zero
-                multipliers[unknown(name)] = 1 / power
+                multipliers[name_unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
 
     def as_json(self) -> dict[str, str]:
-        """``{"router.init": "N^(-1/2)"}``; ``"0"`` is zero."""
+        """Returns the values by name, ``{"router.init": "N^(-1/2)"}``; zero is ``"0"``."""
         return {name: "0" if power is None else str(power) for name, power in self.items}
 
     def __str__(self) -> str:
@@ -137,25 +151,27 @@ class Given:
 
 
 NOTHING = Given()
-"""Everything is derived."""
+"""No fixed value: everything is derived."""
 
 
-def unknown(name: str) -> str:
-    """``router.init`` as the unknown ``b.router``; ``aggregation`` as ``alpha``."""
+def name_unknown(name: str) -> str:
+    """Returns the unknown of a setting: ``b.router`` for ``router.init``, ``alpha`` for ``aggregation``."""
     role, _, setting = name.rpartition(".")
     return f"{SETTINGS[setting]}.{role}" if role else "alpha" if name == AGGREGATION else name
 
 
-def _texts(given: Iterable[str] | None) -> list[str]:
+def _list_texts(given: Iterable[str] | None) -> list[str]:
+    """Returns ``given`` as a list of texts ``NAME=POWER``."""
     if isinstance(given, str):
         return [given]
     try:
         return [str(text) for text in given or ()]
     except TypeError:
-        raise UsageError(f"given is {shown(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
+        raise UsageError(f"given is {quote_value(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
 
 
-def _name(label: str, network: Network, optimizer: Trained) -> str:
+def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
+    """Checks the name of a fixed value and returns it with the tensor's role: ``router.init``."""
     if label == AGGREGATION:
         if not aggregations(network):
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
@@ -184,14 +200,15 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
     return f"{role}.{setting}"
 
 
-def _power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
-    text = value if isinstance(value, str) else shown(value)
+def _read_power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
+    """Reads a fixed value and checks that the network has its axes; None for zero."""
+    text = value if isinstance(value, str) else quote_value(value)
     if value is None or text.strip() == "0":
         if not name.endswith((".init", ".lr")):
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    axes = in_powers(network)
+    axes = list_power_axes(network)
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:

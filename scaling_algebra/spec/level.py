@@ -10,14 +10,14 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 NAMED = 8
 """Maximum number of tensors or signals named in one line."""
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenDemand:
     """A demand that is undecided.
 
     Attributes:
@@ -59,7 +59,7 @@ class Level:
         learned: all demands that must be met from below, decided or not.
     """
 
-    open: tuple[Open, ...] = ()
+    open: tuple[OpenDemand, ...] = ()
     unread: str = ""
     failed: int = 0
     bounded: frozenset[str] = field(default=frozenset(), compare=False)
@@ -89,31 +89,31 @@ class Level:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Every obstacle to a certificate, one a line, to print below the numbers."""
+        """Every obstacle to a certificate, one to a line, to be printed below the numbers."""
         unread = (f"not certified, by shape: {self.unread}",) if self.unread else ()
         return (*unread, *(f"not certified: {x}" for x in self.open))
 
     @property
-    def unstable(self) -> tuple[Open, ...]:
+    def unstable(self) -> tuple[OpenDemand, ...]:
         """Undecided demands whose upper bound is missing."""
         return tuple(x for x in self.open if x.demand in self.bounded and not x.stable)
 
     @property
-    def unlearned(self) -> tuple[Open, ...]:
+    def unlearned(self) -> tuple[OpenDemand, ...]:
         """Undecided demands of which only the lower bound is missing."""
         shown = set(self.unstable)
         return tuple(x for x in self.open if x.demand in self.learned and x not in shown)
 
     @property
     def concerned(self) -> str:
-        """One line that names the tensors, or signals, that undecided demands are about, by what is not shown."""
+        """One line that names the tensors or signals of undecided demands, grouped by what is not shown."""
         stated = {*self.unstable, *self.unlearned}
         groups = {
             "not shown to stay bounded": self.unstable,
             "stable, but not shown to learn": self.unlearned,
             "undecided": [x for x in self.open if x not in stated],
         }
-        return "; ".join(f"{what}: {_few(x.concerns for x in which)}" for what, which in groups.items() if which)
+        return "; ".join(f"{what}: {_join_first(x.concerns for x in which)}" for what, which in groups.items() if which)
 
     def __str__(self) -> str:
         if self.failed:
@@ -121,19 +121,19 @@ class Level:
         if self.unread or not self.open:
             return "by shape" if self.unread else "certified"
         if len(self.unstable) + len(self.unlearned) < len(self.open):
-            return f"certified but for {amount(len(self.open), 'size')}"
-        stability = _share(len(self.bounded), {x.demand for x in self.unstable})
-        learning = _share(len(self.learned), {x.demand for x in self.open} & self.learned)
+            return f"certified but for {count_noun(len(self.open), 'size')}"
+        stability = _format_share(len(self.bounded), {x.demand for x in self.unstable})
+        learning = _format_share(len(self.learned), {x.demand for x in self.open} & self.learned)
         return f"stability shown for {stability} demands, learning for {learning}"
 
 
-def _share(asked: int, missing: Set[str]) -> str:
-    """``all 12`` or ``10 of 12``."""
+def _format_share(asked: int, missing: Set[str]) -> str:
+    """Returns ``all 12`` or ``10 of 12``."""
     return f"{asked - len(missing)} of {asked}" if missing else f"all {asked}"
 
 
-def _few(names: Iterable[str]) -> str:
-    """Joins the first names, and counts the others."""
+def _join_first(names: Iterable[str]) -> str:
+    """Joins the first ``NAMED`` distinct names and counts the others."""
     every = list(dict.fromkeys(names))
     more = [f"{len(every) - NAMED} more"] if len(every) > NAMED else []
     return ", ".join([*every[:NAMED], *more])
@@ -142,8 +142,13 @@ def _few(names: Iterable[str]) -> str:
 CERTIFIED = Level()
 
 
-def recorded(level: Level | None) -> dict[str, Any]:
-    """Returns a level as JSON: ``level``, ``open``, the number of demands, and for numbers by shape ``unread``."""
+def level_as_json(level: Level | None) -> dict[str, Any]:
+    """Returns a level as JSON.
+
+    Returns:
+        ``level`` (one line), ``open`` (a record for each undecided demand), ``demands`` (their numbers by kind), and
+        ``unread`` if the module could not be read.
+    """
     if level is None:
         return {"level": None, "open": []}
     unread = {"unread": level.unread} if level.unread else {}

@@ -1,4 +1,4 @@
-"""Optimizers as update rules on exponents. Adding an optimizer: one more table in ``optimizers.toml``."""
+"""Optimizers as update rules on exponents. To add one, add a table to ``optimizers.toml``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from scaling_algebra.errors import UsageError, check_names, named, shown
-from scaling_algebra.files import read_text, shipped, toml
+from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
+from scaling_algebra.files import load_shipped_toml, parse_toml, read_text
 
 from .axes import FIXED, Ray
-from .entries import keys, read, registry
+from .entries import list_keys, read_registry, read_value
 from .networks.language import Network
-from .networks.roles import Matrix, matrix
+from .networks.roles import MatrixShape, matrix_shape
 from .powers import Power
 
 Epsilon = Literal["derived", "negligible"]
@@ -29,12 +29,13 @@ EPSILONS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A factor on the learning rate of a matrix with ``out`` rows and ``into`` columns.
+class ShapeFactor:
+    """A factor of the learning rate that depends on the shape of a matrix with ``out`` rows and ``into`` columns.
 
     Attributes:
         about: formula and source.
-        at: the number. power: the same as a power of the axes, on a ray.
+        at: the factor of (out, into), as a number.
+        power: the factor of (out, into) on a ray, as a power of the axes.
     """
 
     about: str
@@ -47,126 +48,130 @@ def _larger(a: Power, b: Power, ray: Ray) -> Power:
 
 
 _HALF = Fraction(1, 2)
-SHAPES: dict[str, Shape] = {
-    "none": Shape("1: the operator norm of a step is its learning rate", lambda out, into: 1.0, lambda *_: Power()),
-    "original": Shape(
+SHAPES: dict[str, ShapeFactor] = {
+    "none": ShapeFactor(
+        "1: the operator norm of a step is its learning rate", lambda out, into: 1.0, lambda *_: Power()
+    ),
+    "original": ShapeFactor(
         "sqrt(max(1, out/in)): torch.optim.Muon by default (Jordan et al., 2024)",
         lambda out, into: max(1.0, out / into) ** 0.5,
         lambda out, into, ray: _larger(out / into, Power(), ray) ** _HALF,
     ),
-    "match_rms_adamw": Shape(
+    "match_rms_adamw": ShapeFactor(
         "0.2 sqrt(max(out, in)): torch.optim.Muon(adjust_lr_fn=...), sqrt(max(out, in)) in Megatron (Moonlight, 2025)",
         lambda out, into: 0.2 * max(out, into) ** 0.5,
         lambda out, into, ray: _larger(out, into, ray) ** _HALF,
     ),
-    "unit_rms_norm": Shape(
+    "unit_rms_norm": ShapeFactor(
         "sqrt(out/in): steps of one size from root-mean-square to root-mean-square (Bernstein, 2025)",
         lambda out, into: (out / into) ** 0.5,
         lambda out, into, ray: (out / into) ** _HALF,
     ),
 }
-"""Factors by which implementations of Muon multiply the learning rate of a matrix."""
+"""Factors by which implementations of Muon multiply the learning rate of a matrix, by name."""
 _PER = re.compile(r"per\(([A-Za-z]+)\)")
-"""The reading in which indices with these letters count blocks of a matrix."""
+"""Suffix of an optimizer's name, ``muon:per(h)``: each index h has a matrix of its own."""
 CONSTRAINTS: dict[str, str] = {
     "matrix": "every matrix keeps the Frobenius norm that it starts with (Hyperball)",
     "rows": "every row, over a fan-in that may grow, keeps the norm that it starts with (nGPT)",
     "columns": "every column, over a fan-out that may grow, keeps the norm that it starts with (nGPT)",
     "spectral": "the spectral norm of every matrix is at most what it starts with (Scion)",
 }
-"""Constraints that bring the weights back after each step, each by a factor."""
+"""Constraints that rescale the weights after each step, by name."""
 FLATTENED = "flattened"
-"""The reading in which the matrices of all experts are one."""
+"""Suffix of an optimizer's name: the matrices of all experts are stepped as one."""
 
 
 class _Rules:
-    """One rule for all tensors, or one for each."""
+    """What one update rule for all tensors and a rule for each tensor have in common."""
 
     name: str
 
     def of(self, role: str) -> Optimizer:
-        """The rule of a tensor."""
+        """Returns the update rule of a tensor."""
         raise NotImplementedError
 
     @property
     def rules(self) -> tuple[Optimizer, ...]:
-        """Every rule that trains some tensor, each once."""
+        """The distinct update rules."""
         raise NotImplementedError
 
-    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
-        """The rules, every one changed."""
+    def map_rules(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
+        """Returns a copy in which ``changed`` is applied to every rule."""
         raise NotImplementedError
 
     @property
     def with_descent(self) -> Self:
-        """The rules if every epsilon is the normaliser: each rule with an epsilon is gradient descent."""
-        return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
+        """A copy in which every rule with an epsilon is gradient descent, as if epsilon were the whole normaliser."""
+        return self.map_rules(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
     def with_normalisers(self) -> Self:
-        """A run that is gradient descent where its epsilons are the normalisers: Adam for every rule without one."""
-        return self.each(lambda rule: rule if rule.normalises else OPTIMIZERS["adam"])
+        """A copy in which every rule without a normaliser is Adam."""
+        return self.map_rules(lambda rule: rule if rule.normalises else OPTIMIZERS["adam"])
 
     @property
     def regime(self) -> Epsilon | None:
-        """The regime of the epsilons; None if there is none."""
+        """The regime of the epsilons; None if no rule has one."""
         if any(rule.negligible for rule in self.rules):
             return "negligible"
         return "derived" if any(rule.epsilon for rule in self.rules) else None
 
     def with_epsilon(self, regime: str) -> Self:
-        """The rules, epsilons of those that have one in a regime of ``EPSILONS``.
+        """Returns a copy with all epsilons in one regime of ``EPSILONS``.
 
         Raises:
-            UsageError: no such regime, or none of them has an epsilon.
+            UsageError: there is no such regime, or no rule has an epsilon.
         """
-        named("epsilon regime", regime, EPSILONS)
+        find_entry("epsilon regime", regime, EPSILONS)
         if self.regime is None:
             raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
         negligible = regime.lower() == "negligible"
         chosen = partial(replace, epsilon=not negligible, negligible=negligible)
-        return self.each(lambda rule: rule if rule.regime is None else chosen(rule))
+        return self.map_rules(lambda rule: rule if rule.regime is None else chosen(rule))
 
 
 @dataclass(frozen=True)
 class Optimizer(_Rules):
-    """The rule by which one step turns a gradient into an update.
+    """The rule by which one step turns the gradient of a tensor into its update.
 
-    Law: update = lr * gradient / normaliser, times the size of the tensor for a relative one. The normaliser is the
-    size of an entry (a running mean of squares, or a sign), or of the whole matrix of one expert (a spectral step). A
-    rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives
-    u v^T / (|u| |v|), and an entrywise odd function of a Gaussian-like signal is carried by its linear (first Hermite)
-    part, so the direction is that of the gradient.
-    A momentum buffer adds Theta(1) multiples of past gradients, which the cumulative update holds already: it changes
-    no exponent.
+    Law: update = lr * gradient / normaliser, times the size of the tensor for a relative rule. The normaliser is the
+    size
+    of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A rank-one
+    gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u| |v|), and
+    the
+    linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the direction is that of
+    the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the accumulated update contains
+    already, so momentum changes no exponent.
 
     Attributes:
-        name: for the command line and reports.
-        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``,
-            ``pytorch_optimizer:Class`` of the package of this name, or ``FILE.py:Class``; empty if there is none.
-        options: of that class.
+        name: its name on the command line and in reports.
+        torch: the class that ``verify`` trains with: of ``torch.optim``, of ``verify/networks/steppers.py``,
+            ``pytorch_optimizer:Class``, or ``FILE.py:Class``; empty if there is none.
+        options: keyword arguments of that class.
         first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
-            divided by it, so that all rules that normalise start with the same step.
-        normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
+            divided by it, so that all normalising rules start with the same step.
+        normalises: ``entry`` or ``matrix``: the step is divided by the size of an entry or of the matrix; empty for
+            none.
         memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
         epsilon: the normaliser is at least epsilon ~ n^-d.
-        negligible: it has an epsilon, which is far below every gradient and plays no role; then ``epsilon`` is False.
-        shape: of a step of whole matrices: the name of the factor in ``SHAPES`` that the learning rate is multiplied
-            with.
-        flattened: of a step of whole matrices: the matrices of all experts are taken as one.
-        blocks: side of the blocks that a matrix is cut into, each stepped as a matrix by itself; 0 for none. Of a fixed
+        negligible: epsilon exists but is far below every gradient and has no effect; then ``epsilon`` is False.
+        shape: name in ``SHAPES`` of the factor of the learning rate; for ``matrix`` only.
+        flattened: the matrices of all experts are stepped as one; for ``matrix`` only.
+        blocks: side of the blocks into which a matrix is cut and which are stepped separately; 0 for none. With a fixed
             side they normalise entries, up to Theta(1).
-        per: letters of a step of whole matrices that count blocks, such as heads, each stepped as a matrix by itself.
-        relative: the step is relative to the size of the tensor it changes; to Theta(1) where that starts at zero.
-        constraint: a name in ``CONSTRAINTS``: what brings the weights back after each step; what starts at zero stays
-            there. A relative step with ``matrix`` is relative to the norm that is kept.
+        per: indices that count separate matrices, such as attention heads; for ``matrix`` only.
+        relative: the step is relative to the size of the tensor; to Theta(1) if the tensor starts at zero.
+        constraint: name in ``CONSTRAINTS`` of what rescales the weights after each step; a tensor that starts at zero
+            stays zero. A relative step with the constraint ``matrix`` is relative to the norm that is kept.
         decoupled_decay: weight decay acts on the weights, not on the gradient.
-        note: assumption printed with the result.
+        note: an assumption that is printed with the result.
         source: where the rule is published.
 
     Raises:
-        UsageError: a value of the wrong type or outside its range, no such normaliser or shape, or a key without those
-            that it goes with (``GOES_WITH``).
+        UsageError: a value of the wrong type or range, an unknown normaliser or shape, or a key without another one
+            that
+            it requires (``GOES_WITH``).
     """
 
     name: str
@@ -188,8 +193,8 @@ class Optimizer(_Rules):
     source: str = ""
 
     def __post_init__(self) -> None:
-        for key, (_, kind, _) in keys(Optimizer).items():
-            read(kind, getattr(self, key), f"{key} of the optimizer {self.name}")
+        for key, (_, kind, _) in list_keys(Optimizer).items():
+            read_value(kind, getattr(self, key), f"{key} of the optimizer {self.name}")
         check_names("factor of a shape", [self.shape], SHAPES)
         check_names("constraint", [self.constraint] if self.constraint else [], CONSTRAINTS)
         if not 0 < self.first < inf:
@@ -202,40 +207,45 @@ class Optimizer(_Rules):
             object.__setattr__(self, "normalises", "entry")
         for key, (what, holds) in GOES_WITH.items():
             if getattr(self, key) != getattr(type(self), key, {}) and not holds(self):
-                raise self._wrong(key, f"it goes with {what}")
+                raise self._wrong(key, f"it requires {what}")
 
     def _wrong(self, key: str, instead: str) -> UsageError:
-        return UsageError(f"{key} of the optimizer {self.name} is {shown(getattr(self, key))}; {instead}")
+        return UsageError(f"{key} of the optimizer {self.name} is {quote_value(getattr(self, key))}; {instead}")
 
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def entries(self, network: Network, role: str) -> Power:
-        """The root of the number of entries of what is normalised by its own size: 1, or that of one matrix."""
-        if self.normalises != "matrix" or self.sphere:  # a step relative to a norm is one of entries to entries
+    def entry_count_root(self, network: Network, role: str) -> Power:
+        """Returns the square root of the number of entries of one matrix, by which a matrix normaliser exceeds the
+        entry size.
+
+        It is 1 for a normaliser of entries, and for a step relative to a norm.
+        """
+        if self.normalises != "matrix" or self.keeps_norm:
             return Power()
         one = self.matrix(network, role)
         return network.size(one.rows + one.columns) ** _HALF
 
-    def shaped(self, network: Network, role: str, ray: Ray) -> Power:
-        """The factor of the learning rate of a tensor, on a ray: 1, or the factor of its shape."""
-        if self.normalises != "matrix" or self.sphere:
+    def shape_factor(self, network: Network, role: str, ray: Ray) -> Power:
+        """Returns the shape-dependent factor of a tensor's learning rate on a ray; 1 if there is none."""
+        if self.normalises != "matrix" or self.keeps_norm:
             return Power()
         one = self.matrix(network, role)
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def constrains(self, network: Network, role: str) -> bool:
-        """Whether the constraint acts on a tensor: a norm is taken over indices of which some may grow."""
-        return any(network.axes[x] not in FIXED for x in self.normed(network, role))
+        """Tests whether the constraint acts on a tensor: its norm is taken over at least one index that may grow."""
+        return any(network.axes[x] not in FIXED for x in self.constrained_indices(network, role))
 
-    def normed(self, network: Network, role: str) -> str:
-        """The indices of a matrix that the norm of the constraint sums over; none without one."""
+    def constrained_indices(self, network: Network, role: str) -> str:
+        """Returns the indices of a tensor's matrix over which the norm of the constraint is taken; empty without a
+        constraint."""
         one = self.matrix(network, role)
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
-    def matrix(self, network: Network, role: str) -> Matrix:
-        """One matrix of a tensor, as a step of this rule takes it."""
-        return matrix(network, role, self.flattened, self.per)
+    def matrix(self, network: Network, role: str) -> MatrixShape:
+        """Returns the rows and columns of a tensor as this rule takes them."""
+        return matrix_shape(network, role, self.flattened, self.per)
 
     def of(self, role: str) -> Optimizer:
         return self
@@ -244,51 +254,51 @@ class Optimizer(_Rules):
     def rules(self) -> tuple[Optimizer, ...]:
         return (self,)
 
-    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
+    def map_rules(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
         return changed(self)  # type: ignore[return-value]
 
     @property
-    def sphere(self) -> bool:
-        """A step is relative to the norm of its matrix, which the constraint keeps."""
+    def keeps_norm(self) -> bool:
+        """True if steps are relative to the norm of their matrix and the constraint keeps this norm."""
         return self.relative and self.constraint == "matrix"
 
     @property
-    def folded(self) -> bool:
-        """Steps are those of matrices, or blocks of them, not of entries."""
+    def acts_on_matrices(self) -> bool:
+        """True if a step depends on a whole matrix or block, so that torch must know the shape of the matrices."""
         return self.normalises == "matrix" or bool(self.blocks or self.constraint)
 
     @property
-    def signs(self) -> bool:
-        """A step is a sign, up to Theta(1) factors that depend on past gradients."""
+    def is_sign(self) -> bool:
+        """True if a step is a sign, up to Theta(1) factors that depend on past gradients."""
         return self.normalises == "entry" and not self.epsilon
 
     @property
     def assumes(self) -> str:
-        """Assumptions of a step (``glossary.py``); empty for counting powers alone."""
+        """Name of the assumption of a step (``glossary.py``); empty if power counting suffices."""
         if self.normalises == "matrix":
             return "singular-directions"
-        return "rank-one-sign" if self.signs else "first-hermite" if self.normalises else ""
+        return "rank-one-sign" if self.is_sign else "first-hermite" if self.normalises else ""
 
     @property
     def untrained(self) -> str:
-        """Why it cannot be trained; empty if it can."""
+        """Why ``verify`` cannot train with it; empty if it can."""
         if self.torch or not self.name.endswith(".toml"):
             return "" if self.torch else self.whole
         return f'{self.name} cannot be trained: it names no class; add one, such as torch = "Adam"'
 
     @property
     def whole(self) -> str:
-        """Why it cannot be trained where only steps of entries are taken."""
+        """The message that only elementwise optimizers are supported here."""
         why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"
         return f"{self.name} cannot be trained: {why}"
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
-        """Packed exponent the gradient of this step is divided by.
+        """Returns the packed exponent by which the gradient of this step is divided.
 
         Args:
-            gradients: packed entry sizes of the gradients so far, this step's last; zeros left out.
+            gradients: packed entry sizes of the gradients so far that are not zero, the present one last.
             epsilon: packed exponent of Adam's epsilon.
-            entries: packed ``entries`` of the tensor.
+            entries: packed ``entry_count_root`` of the tensor.
         """
         if not self.normalises:
             return 0
@@ -299,7 +309,7 @@ class Optimizer(_Rules):
 
 
 SIDE = 2**12
-"""Largest side of blocks that a matrix is cut into."""
+"""Maximum side of the blocks into which a matrix is cut."""
 _NORMALISED = "a normaliser, entry or matrix", lambda o: o.normalises
 _MATRICES = "normalises = 'matrix', without blocks", lambda o: o.normalises == "matrix"
 _ENTRIES = (
@@ -314,7 +324,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     "negligible": ("normalises = 'entry', without blocks", lambda o: o.normalises == "entry" and not o.blocks),
     "shape": (
         "normalises = 'matrix', without blocks and a relative step to a kept norm",
-        lambda o: o.normalises == "matrix" and not o.sphere,
+        lambda o: o.normalises == "matrix" and not o.keeps_norm,
     ),
     "flattened": _MATRICES,
     "per": _MATRICES,
@@ -325,16 +335,16 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
         lambda o: o.normalises and not o.blocks and (not o.relative or o.constraint == "matrix"),
     ),
 }
-"""The keys that a key needs beside it."""
-_SHIPPED = shipped(__package__, "optimizers.toml")
+"""What each key requires of the other keys: a description, and the test."""
+_SHIPPED = load_shipped_toml(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
 REFUSED: dict[str, str] = _SHIPPED.pop("refused")
-"""Optimizers that no attributes describe, by name, and why."""
-OPTIMIZERS: dict[str, Optimizer] = registry(
+"""Optimizers that these attributes cannot describe, by name, and why."""
+OPTIMIZERS: dict[str, Optimizer] = read_registry(
     "optimizers.toml",
     _SHIPPED,
     Optimizer,
-    lambda record: {**record, "note": "; ".join(named("note", x, _NOTES) for x in record.get("note", ()))},
+    lambda record: {**record, "note": "; ".join(find_entry("note", x, _NOTES) for x in record.get("note", ()))},
 )
 """Every optimizer, by name."""
 
@@ -351,11 +361,12 @@ LOAD = replace(
 
 @dataclass(frozen=True)
 class Optimizers(_Rules):
-    """An optimizer for every tensor, where one does not train all of them.
+    """One update rule for each tensor.
 
     Attributes:
-        name: as ``trained.trained`` reads it.
-        rest: the rule of tensors that are not named; ``tensors``: rules of the others, by role.
+        name: the text that ``read_optimizers`` parses, such as ``muon+adamw``.
+        rest: the rule of all tensors that are not listed.
+        tensors: pairs (role, rule).
     """
 
     name: str
@@ -369,41 +380,45 @@ class Optimizers(_Rules):
     def rules(self) -> tuple[Optimizer, ...]:
         return tuple(dict.fromkeys((self.rest, *(rule for _, rule in self.tensors))))
 
-    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
+    def map_rules(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
         pairs = tuple((role, changed(rule)) for role, rule in self.tensors)
         return replace(self, rest=changed(self.rest), tensors=pairs)
 
 
-Trained = Optimizer | Optimizers
-"""Optimizer of a network: ``of(role)`` is the rule of a tensor."""
+OptimizerSpec = Optimizer | Optimizers
+"""The optimizer of a network; ``of(role)`` is the update rule of a tensor."""
 
 
 def optimizer(name: str) -> Optimizer:
-    """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``, and
-    ``muon:per(h)`` where an index with the letter h counts blocks; one that normalises with a constraint:
-    ``adam:rows``, whose epsilon is negligible. Or a TOML file with the attributes of one of your own.
+    """Returns an optimizer by name, with optional suffixes, or reads one from a TOML file.
+
+    A matrix optimizer takes the name of a shape factor, ``flattened`` or ``per``: ``muon:original``,
+    ``muon:flattened``,
+    ``muon:per(h)`` if index h counts blocks. A normalising optimizer takes a constraint, ``adam:rows``; its epsilon is
+    then
+    negligible. A TOML file has the attributes of ``Optimizer``.
 
     Raises:
-        UsageError: no such optimizer, or no such reading of it; a file that has none.
+        UsageError: there is no such optimizer, suffix or file.
     """
     base, *readings = name.split(":") if isinstance(name, str) else [name]
-    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else _shipped_rule(base)
+    rule = _read_optimizer_file(base) if isinstance(base, str) and base.endswith(".toml") else _find_shipped_rule(base)
     plain = rule.shape
     for reading in readings:
         if reading in CONSTRAINTS:
             if not rule.normalises:
-                raise UsageError(
-                    f"{name!r}: a constraint goes with a normaliser, which {rule.name} lacks: adam:{reading}"
-                )
+                raise UsageError(f"{name!r}: a constraint needs an optimizer that normalises, such as adam:{reading}")
             rule = replace(rule, constraint=reading, epsilon=False, negligible=rule.regime is not None)
         elif rule.normalises != "matrix":
             takes = f", or take {', '.join(CONSTRAINTS)}" if rule.normalises else ""
-            raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {reading!r}{takes}")
+            raise UsageError(
+                f"{name!r}: {rule.name} is elementwise, {reading!r} needs a matrix optimizer; leave it out{takes}"
+            )
         elif per := _PER.fullmatch(reading):
             rule = replace(rule, per="".join(sorted({*rule.per, *per[1]})))
         else:
             known = {x: x for x in (*SHAPES, FLATTENED, "per(h)", *CONSTRAINTS)}
-            chosen = named(f"reading of {rule.name}", reading, known)
+            chosen = find_entry(f"reading of {rule.name}", reading, known)
             flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
             rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
     if any(reading in CONSTRAINTS for reading in readings):
@@ -415,32 +430,36 @@ def optimizer(name: str) -> Optimizer:
     return replace(rule, name=":".join((rule.name, *names))) if names else rule
 
 
-def _shipped_rule(name: str) -> Optimizer:
-    """The optimizer that ships under a name.
+def _find_shipped_rule(name: str) -> Optimizer:
+    """Returns the shipped optimizer of this name.
 
     Raises:
-        UsageError: none does, or it has no rule; the message says how to give a file.
+        UsageError: there is none, or no rule can describe it; the message says how to give a file.
     """
     if isinstance(name, str) and (why := REFUSED.get(name.lower())):
         raise UsageError(f"no rule for {name}: {why}")
     try:
-        return named("optimizer", name, OPTIMIZERS)
+        return find_entry("optimizer", name, OPTIMIZERS)
     except UsageError as error:
         raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
 
 
-def _own(file: str) -> Optimizer:
-    """The optimizer of a file, which is its name; a class in a file beside it is found there."""
+def _read_optimizer_file(file: str) -> Optimizer:
+    """Reads an optimizer from a TOML file, whose path is its name. A class is looked up relative to the file.
+
+    Raises:
+        UsageError: the file cannot be read, or contradicts the class that it names.
+    """
     text = read_text(Path(file), "give a TOML file with the attributes of an optimizer, such as normalises = 'entry'")
     try:
-        record = toml(text)
+        record = parse_toml(text)
     except UsageError as error:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
-    check_names(f"key of {file}", record, [x for x in keys(Optimizer) if x not in ("name", "negligible")])
+    check_names(f"key of {file}", record, [x for x in list_keys(Optimizer) if x not in ("name", "negligible")])
     beside = str(Path(file).parent / str(record.get("torch", "")))
     rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
     if not (rule.normalises or rule.torch):
-        raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
+        raise UsageError(f"{file} describes no optimizer; write for example normalises = 'entry'")
     steps = {x.normalises for x in OPTIMIZERS.values() if x.torch == rule.torch != ""} or {rule.normalises}
     if rule.normalises not in steps:
         right = " or ".join(f"normalises = {x!r}" if x else "no normalises" for x in sorted(steps))

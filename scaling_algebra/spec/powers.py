@@ -1,4 +1,4 @@
-"""Exact powers of the axes: ``M N_e^(-1/2)`` is a value here, and a number only on a ray."""
+"""Exact powers of the axes, such as ``M N_e^(-1/2)``. On a ray they are powers of n."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.limits import LONGEST, rational
+from scaling_algebra.arguments import check_arguments
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.limits import LONGEST, parse_rational
 
-from .axes import AXES, Ray, ordered
+from .axes import AXES, Ray, sort_axes
 
 if TYPE_CHECKING:
     import sympy
@@ -22,13 +22,16 @@ _FACTOR = re.compile(
     r"\s*(?P<by>[*/]?)\s*(?:1(?!\d|/\d)|(?P<axis>[A-Za-z]\w*)(?:\^(?P<open>\(?)(?P<e>-?\d+(?:/\d+)?)(?P<close>\)?))?)",
     re.ASCII,
 )
-"""One factor of a power as people write it: an axis with an exponent, or 1."""
+"""One factor of a written power: an axis with an exponent, or 1."""
 _SYMBOLS = {"b": "sigma", "c": "lr", "d": "eps", "v": "v"}
 
 
 @dataclass(frozen=True)
 class Power:
-    """A product of powers of the axes, as sorted (axis, exponent) pairs without zeros.
+    """A product of rational powers of the axes.
+
+    Attributes:
+        terms: pairs (axis, exponent) in printing order, without zero exponents.
 
     Examples:
         >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
@@ -40,25 +43,30 @@ class Power:
 
     def __post_init__(self) -> None:
         if type(self.terms) is not tuple:
-            raise UsageError(f"a power is made of pairs, not of {shown(self.terms)}; write Power.parse('N^-1/2')")
+            raise UsageError(f"a power is made of pairs, not of {quote_value(self.terms)}; write Power.parse('N^-1/2')")
 
     @classmethod
     def of(cls, exponents: Mapping[str, Fraction | int]) -> Power:
-        """Raises TypeError for a float: exponents are exact."""
-        if any(isinstance(e, float) for e in exponents.values()):
-            raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
-        return cls(tuple((axis, Fraction(exponents[axis])) for axis in ordered(exponents) if exponents[axis] != 0))
-
-    @classmethod
-    @checked
-    def parse(cls, text: str, axes: tuple[str, ...] = tuple(AXES)) -> Power:
-        """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
-
-        Args:
-            axes: those that it may have.
+        """Builds a power from the exponent of each axis.
 
         Raises:
-            UsageError: not a product of powers of the axes.
+            TypeError: an exponent is a float, which is inexact.
+        """
+        if any(isinstance(e, float) for e in exponents.values()):
+            raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
+        return cls(tuple((axis, Fraction(exponents[axis])) for axis in sort_axes(exponents) if exponents[axis] != 0))
+
+    @classmethod
+    @check_arguments
+    def parse(cls, text: str, axes: tuple[str, ...] = tuple(AXES)) -> Power:
+        """Parses ``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
+
+        Args:
+            text: the power.
+            axes: the axes that may occur.
+
+        Raises:
+            UsageError: the text is no product of powers of these axes.
 
         Examples:
             >>> str(Power.parse("M N_e^-1/2")), str(Power.parse("1/N")), str(Power.parse("1"))
@@ -76,7 +84,7 @@ class Power:
                 if axis not in axes:
                     raise unknown_name(f"axis in the power {text!r}", axis, axes)
                 try:
-                    exponent = rational(factor["e"] or 1)
+                    exponent = parse_rational(factor["e"] or 1)
                 except ValueError as error:
                     raise UsageError(f"cannot read the power {text!r}, {factor['e']} is {error}") from None
                 power *= cls.of({axis: -exponent if factor["by"] == "/" else exponent})
@@ -101,11 +109,11 @@ class Power:
         return self**-1 if one == 1 else NotImplemented
 
     def on(self, ray: Ray) -> Fraction:
-        """The exponent of n on a ray."""
+        """Returns the exponent of n on a ray."""
         return sum((e * ray[axis] for axis, e in self.terms), Fraction(0))
 
     def at(self, sizes: Mapping[str, float]) -> float:
-        """The number that it stands for at these sizes of its axes.
+        """Evaluates the power at these sizes of the axes.
 
         Examples:
             >>> Power.parse("M N^-1/2").at({"N": 1024, "M": 8})
@@ -114,7 +122,7 @@ class Power:
         return math.prod((float(sizes[axis]) ** float(e) for axis, e in self.terms), start=1.0)
 
     def ratio(self, base: Mapping[str, float], target: Mapping[str, float]) -> float:
-        """The change from a base to a target: the factor on a tuned value.
+        """Returns the factor by which the power changes from the base sizes to the target sizes.
 
         Examples:
             >>> Power.parse("M N^-1/2").ratio({"N": 1024, "M": 8}, {"N": 4096, "M": 8})
@@ -124,40 +132,44 @@ class Power:
 
     @property
     def expr(self) -> sympy.Expr:
-        """As a sympy expression in positive symbols.
+        """The power as a sympy expression in positive symbols.
 
         Examples:
             >>> Power.parse("M N^-1/2").expr
             M/sqrt(N)
         """
-        return _product(self.terms)
+        return _multiply_symbols(self.terms)
 
     def __repr__(self) -> str:
         return f"<Power: {self}>"
 
     def __str__(self) -> str:
-        return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.ordered()) or "1"
+        return " ".join(axis if e == 1 else f"{axis}^{format_exponent(e)}" for axis, e in self.sort_terms()) or "1"
 
     @property
     def latex(self) -> str:
-        """``M^{1/2} N_{e}^{-1/2}``: an axis has at most one index."""
+        """The power in LaTeX: ``M^{1/2} N_{e}^{-1/2}``."""
         factors = []
-        for axis, e in self.ordered():
+        for axis, e in self.sort_terms():
             name, _, index = axis.partition("_")
             base = f"{name}_{{{index}}}" if index else name
             factors.append(base if e == 1 else f"{base}^{{{e}}}")
         return " ".join(factors) or "1"
 
-    def ordered(self) -> list[tuple[str, Fraction]]:
-        """Terms with positive exponents first, as people write them: ``M N^-1``."""
+    def sort_terms(self) -> list[tuple[str, Fraction]]:
+        """Sorts terms with positive exponents first, as people write them: ``M N^-1``."""
         return sorted(self.terms, key=lambda term: term[1] < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The origin of an exponent: a power of the axes plus integer multiples of the unknowns.
+    """A symbolic exponent: that of a power of the axes plus integer multiples of the unknowns.
 
-    ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
+    Its value on a ray is ``power.on(ray)`` plus the sum of count * value over ``unknowns``.
+
+    Attributes:
+        power: the power of the axes.
+        unknowns: pairs (unknown, count), such as ``("b.router", 1)``.
     """
 
     power: Power
@@ -165,28 +177,31 @@ class Form:
 
     @property
     def expr(self) -> sympy.Expr:
-        """As a sympy expression in positive symbols: the axes, and those of ``symbol``."""
-        return _product([*self.power.terms, *((symbol(u), Fraction(-n)) for u, n in self.unknowns)])
+        """The quantity as a sympy expression in the axes and the symbols of ``name_symbol``."""
+        return _multiply_symbols([*self.power.terms, *((name_symbol(u), Fraction(-n)) for u, n in self.unknowns)])
 
 
-def symbol(unknown: str) -> str:
-    """The name of what an unknown is the exponent of: ``sigma_input`` for ``b.input``, ``multiplier`` for ``alpha``.
+def name_symbol(unknown: str) -> str:
+    """Returns the name of the quantity whose exponent an unknown is: ``sigma_input`` for ``b.input``, ``multiplier``
+    for
+    ``alpha``.
 
     Examples:
-        >>> symbol("c.expert_in"), symbol("v.router.0")
+        >>> name_symbol("c.expert_in"), name_symbol("v.router.0")
         ('lr_expert_in', 'v_router_0')
     """
     letter, _, rest = unknown.partition(".")
     return f"{_SYMBOLS[letter]}_{rest.replace('.', '_')}" if rest else unknown.replace("alpha", "multiplier")
 
 
-def _product(powers: Iterable[tuple[str, Fraction]]) -> sympy.Expr:
+def _multiply_symbols(powers: Iterable[tuple[str, Fraction]]) -> sympy.Expr:
+    """Returns the product of powers of positive sympy symbols."""
     import sympy
 
     factors = (sympy.Symbol(x, positive=True) ** sympy.Rational(e.numerator, e.denominator) for x, e in powers)
     return sympy.Mul(*factors)
 
 
-def exponent_text(e: Fraction) -> str:
-    """``-1``, ``(1/2)``: brackets only where they are needed."""
+def format_exponent(e: Fraction) -> str:
+    """Formats an exponent, in brackets if it is a fraction: ``-1``, ``(1/2)``."""
     return str(e) if e.denominator == 1 else f"({e})"

@@ -1,4 +1,4 @@
-"""Turns typed values into JSON: the only place where a result becomes a record."""
+"""Converts results to JSON, for every command."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from .powers import Power
 
 
-def plain(value: object) -> Any:
-    """A value as objects, lists, texts and numbers.
+def convert_to_json(value: object) -> Any:
+    """Converts a value to dicts, lists, texts and numbers.
 
-    A power becomes an object from axis to exponent. A value with a method ``record`` becomes its result, one that
-    prints itself, such as a ray, its text, and any other dataclass an object of its fields.
+    A power becomes a dict from axis to exponent. A value with a method ``record`` becomes the result of this method,
+    one
+    with its own ``__str__``, such as a ray, becomes a text, and any other dataclass a dict of its fields.
 
     Examples:
         >>> from fractions import Fraction
-        >>> plain({"lr": Power.parse("M N^-1/2"), "steps": (Fraction(1, 2), None, 3)})
+        >>> convert_to_json({"lr": Power.parse("M N^-1/2"), "steps": (Fraction(1, 2), None, 3)})
         {'lr': {'N': '-1/2', 'M': '1'}, 'steps': ['1/2', None, 3]}
     """
     if value is None or isinstance(value, str | int | float):
@@ -25,12 +26,12 @@ def plain(value: object) -> Any:
     if isinstance(value, Power):
         return {axis: str(e) for axis, e in value.terms}
     if callable(record := getattr(value, "record", None)):
-        return plain(record())
+        return convert_to_json(record())
     if isinstance(value, Mapping):
-        return {key: plain(x) for key, x in value.items()}
+        return {key: convert_to_json(x) for key, x in value.items()}
     if type(value).__str__ is not object.__str__:
         return str(value)
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: convert_to_json(getattr(value, f.name)) for f in fields(value)}
     assert isinstance(value, Iterable)
-    return [plain(x) for x in value]
+    return [convert_to_json(x) for x in value]

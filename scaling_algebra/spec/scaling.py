@@ -14,13 +14,13 @@ from .powers import Form, Power
 
 @dataclass(frozen=True)
 class TensorScaling:
-    """Powers of the axes for one tensor.
+    """Settings of one tensor, as powers of the axes.
 
     Attributes:
-        init_std: standard deviation of the initial entries; None is zero init.
+        init_std: standard deviation of the initial entries; None for zero init.
         lr: learning rate; None for a tensor that is not trained.
-        eps: Adam epsilon; None when the optimizer has none.
-        multiplier: what the tensor is multiplied by before it acts; 1 except in another gauge (``gauges.py``).
+        eps: Adam epsilon; None if the optimizer has none.
+        multiplier: factor that the tensor is multiplied by before it acts; 1 unless a gauge has one (``gauges.py``).
     """
 
     init_std: Power | None
@@ -31,12 +31,12 @@ class TensorScaling:
 
 @dataclass(frozen=True)
 class Scaling:
-    """A complete parameterization.
+    """A complete parameterization: the settings of all tensors.
 
     Attributes:
-        tensors: scaling by role.
-        multipliers: by name; one is ``1 / power``, e.g. ``{"alpha": M}`` for a mean over experts.
-        tied: roles whose initial values all experts share.
+        tensors: settings by role.
+        multipliers: the inverse of each multiplier by name: ``{"alpha": M}`` is a mean over M experts.
+        tied: roles of tensors whose initial values all experts share.
     """
 
     tensors: Mapping[str, TensorScaling]
@@ -45,11 +45,15 @@ class Scaling:
 
     @property
     def alpha(self) -> Power:
-        """The aggregation multiplier is one over this."""
+        """The inverse of the aggregation multiplier."""
         return self.multipliers.get("alpha", Power())
 
     def unknown(self, name: str) -> Power:
-        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, 1/multiplier."""
+        """Returns the power whose exponent is an unknown: 1/init std, 1/lr or 1/eps of a tensor, or 1/multiplier.
+
+        Args:
+            name: the unknown: ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` or a multiplier.
+        """
         letter, _, role = name.partition(".")
         if not role:
             return self.multipliers.get(name, Power())
@@ -57,14 +61,16 @@ class Scaling:
         return 1 / ({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
     def size(self, form: Form) -> Power:
-        """The power of the axes behind a form, its unknowns replaced by this parameterization."""
+        """Returns the power of the axes of a symbolic exponent, with the values of this parameterization for its
+        unknowns."""
         return prod((self.unknown(name) ** count for name, count in form.unknowns), start=form.power)
 
     def point(self, ray: Ray) -> Point:
-        """The exponents b, c, d of n on a ray, and those of the multipliers.
+        """Returns the exponents of n on a ray.
 
         Raises:
-            ValueError: a tensor has a multiplier; exponents are those without (``gauges.py``).
+            ValueError: a tensor has a multiplier; exponents are defined for the gauge without multipliers
+                (``gauges.py``).
         """
         if any(s.multiplier.terms for s in self.tensors.values()):
             raise ValueError("exponents are those of tensors without multipliers; take the gauge table3")
@@ -78,12 +84,15 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers for the unknowns on one ray: sigma ~ n^-b, lr ~ n^-c, eps ~ n^-d, multipliers n^-alpha.
+    """Values of the unknowns on one ray: init std ~ n^-b, lr ~ n^-c, eps ~ n^-d, multipliers ~ n^-alpha.
 
     Attributes:
-        b: init exponent by role; None is zero init.
-        tied: roles whose initial values all experts share.
-        frozen: roles of tensors that are not trained; their c and d mean nothing.
+        b: init exponent by role; None for zero init.
+        c: learning-rate exponent by role.
+        d: epsilon exponent by role.
+        multipliers: exponent by the name of the multiplier.
+        tied: roles of tensors whose initial values all experts share.
+        frozen: roles of tensors that are not trained; their c and d have no meaning.
     """
 
     b: Mapping[str, Fraction | None]
@@ -95,17 +104,17 @@ class Point:
 
     @cached_property
     def zero(self) -> frozenset[str]:
-        """Tensors that start at zero."""
+        """Roles of tensors that start at zero."""
         return frozenset(role for role, b in self.b.items() if b is None)
 
     @property
     def values(self) -> dict[str, Fraction]:
-        """The unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` and the multipliers; zero init has no value."""
+        """Value of every unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` and multiplier. A zero init has no value."""
         letters = {"b": self.b, "c": self.c, "d": self.d}
         values = {f"{x}.{role}": e for x, roles in letters.items() for role, e in roles.items() if e is not None}
         return values | dict(self.multipliers)
 
     @property
     def alpha(self) -> Fraction:
-        """Exponent of one over the aggregation multiplier."""
+        """Exponent of the inverse of the aggregation multiplier."""
         return self.multipliers.get("alpha", Fraction(0))

@@ -345,7 +345,7 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -
     abc = gauges.get(_tensor(cell))
     if abc is None:
         raise NotComparable("a gauge needs multiplier, init std and lr; one is printed blank")
-    free, mine = abc.free(d.optimizer.of(role)), d.scaling.tensors[role]
+    free, mine = abc.without_multiplier(d.optimizer.of(role)), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None and free.lr is not None and mine.lr is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.files import shipped
-from scaling_algebra.spec.entries import read
+from scaling_algebra.files import load_shipped_toml
+from scaling_algebra.spec.entries import read_value
 from scaling_algebra.tables.published.printed import Key
 
 from .comparison import Audit, Comparison
@@ -92,7 +92,7 @@ class Errata(Rendered):
 
 def errata(source: str | None = None) -> Errata:
     """Returns every confirmed disagreement, or those of one paper."""
-    entries = read(tuple[Erratum, ...], shipped(__package__, "errata.toml")["erratum"], "erratum")
+    entries = read_value(tuple[Erratum, ...], load_shipped_toml(__package__, "errata.toml")["erratum"], "erratum")
     return Errata(tuple(e for e in entries if source in (None, e.source)))
 
 

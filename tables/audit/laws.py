@@ -18,8 +18,8 @@ import sympy
 from scaling_algebra.laws.assumptions import Windows
 from scaling_algebra.laws.balance import Balance, balance
 from scaling_algebra.laws.expressions import exponent, expression, monomial
-from scaling_algebra.laws.law import LawAnswer, answer, law, read_law
-from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
+from scaling_algebra.laws.law import LawAnswer, answer_law, law, read_law
+from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplify_exponent, write_exponent
 from scaling_algebra.laws.systems import End
 from scaling_algebra.tables.published.printed import Printed
 
@@ -41,9 +41,9 @@ def compare_law(cell: Printed) -> Answered:
         return (*_numbers(a, spec, value), source)
     if "identity" in spec:
         put = {parameter(n): e for n, e in a.exponents.items()}
-        same = simplified(a.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
+        same = simplify_exponent(a.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
         sides = [[x.strip() for x in text.split("=")] for text in a.law.identities]
-        rights = [written(exponent(right)) for name, right in sides if name == spec["identity"]]
+        rights = [write_exponent(exponent(right)) for name, right in sides if name == spec["identity"]]
         return bool(same), " = ".join(rights), source
     return (*_compare_axis(a.axes[spec["axis"]], spec, value), source)
 
@@ -64,11 +64,11 @@ def _compare_with_assumptions(spec: Mapping[str, Any], value: str) -> Answered:
         derived = [_end(e, solution.grows) for e in (w.low, w.high)]
         printed = [str(monomial(x)) if x.strip() != "-" else "-" for x in value.split(",")]
         return printed == derived, ", ".join(derived), source
-    composed = solution.reduced(monomial(spec["is"]))
+    composed = solution.reduce_monomial(monomial(spec["is"]))
     if "of" in spec:
         return composed[spec["of"]] == sympy.Rational(value), str(composed[spec["of"]]), source
     if sign == "=":
-        return composed == solution.reduced(monomial(value)), str(composed), source
+        return composed == solution.reduce_monomial(monomial(value)), str(composed), source
     high = solution.window(composed / monomial(value)).high
     return high.value is not None and high.value <= 0, str(composed), source
 
@@ -94,15 +94,15 @@ def _sizes(total: Posynomial) -> set[Monomial]:
 
 @lru_cache(maxsize=16)
 def _answer_of(name: str) -> LawAnswer:
-    return answer(read_law(name))
+    return answer_law(read_law(name))
 
 
 def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
     derived = _from_balance(axis, spec)
     if "of" in spec:
         exponents = [m.terms[0][spec["of"]] for m in derived]
-        same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
-        return bool(same), ", ".join(map(written, exponents))
+        same = len(exponents) == 1 and simplify_exponent(exponents[0] - exponent(value)) == 0
+        return bool(same), ", ".join(map(write_exponent, exponents))
     printed = [expression(text) for text in value.split(",")]
     shown = (" + ".join(sorted(map(str, _sizes(d)))) for d in derived)
     return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown)
@@ -116,17 +116,17 @@ def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:
-        on = [c.ratio.solved(name).substituted(put) for c in cell.where if c.ratio[name] != 0]
+        on = [c.ratio.solve_for(name).substitute(put) for c in cell.where if c.ratio[name] != 0]
         return [Posynomial((m * monomial(spec.get("times", "1")),)) for m in on]
     if "terms" in spec:
-        terms = [axis.reduced.terms[k].substituted(put) for k in spec["terms"]]
+        terms = [axis.reduced.terms[k].substitute(put) for k in spec["terms"]]
         if "per" in spec:  # the derivative, of a power or of its logarithm
             terms = [Monomial.of({**dict(t.powers), spec["per"]: t[spec["per"]] - 1}) for t in terms]
         return [Posynomial(tuple(terms))]
     what = spec.get("what", "minimum")
     sizes = {"minimum": cell.minimum, **cell.optimum}
-    size = (replace(axis, reach=spec["reach"]).reached(cell) if "reach" in spec else sizes)[what]
-    return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
+    size = (replace(axis, reach=spec["reach"]).find_reach(cell) if "reach" in spec else sizes)[what]
+    return [Posynomial((size.substitute(put) ** exponent(spec.get("power", "1")),))]
 
 
 def _numbers(a: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:

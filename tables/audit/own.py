@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, check_names, named
+from scaling_algebra.errors import UsageError, check_names, find_entry
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.given import AGGREGATION
-from scaling_algebra.spec.networks.indices import in_powers
+from scaling_algebra.spec.networks.indices import list_power_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.tables.published.printed import Printed, read
 
 HEAD = ("regime", "optimizer", "parameterization")
@@ -46,12 +46,12 @@ def _check_cell(cell: Printed) -> Printed:
     setting = dict(cell.setting)
     if lacks := next((x for x in HEAD if x not in setting), ""):
         raise UsageError(f"{cell.quantity} has no {lacks}; name it in [table], as audit --schema does")
-    network = named("network", setting.get("program", "moe"), ARCHITECTURES)
+    network = find_entry("network", setting.get("program", "moe"), ARCHITECTURES)
     setting["program"] = network.name
-    setting["regime"] = named("regime", setting["regime"], REGIMES).name
-    setting["parameterization"] = named("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
+    setting["regime"] = find_entry("regime", setting["regime"], REGIMES).name
+    setting["parameterization"] = find_entry("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
     check_names("readout init", [setting["readout_init"]] if "readout_init" in setting else (), READOUTS)
-    rules = trained(setting["optimizer"], network)
+    rules = read_optimizers(setting["optimizer"], network)
     if cell.step is not None:
         return replace(cell, setting=setting)
     role, _, what = cell.quantity.rpartition(".")
@@ -67,7 +67,7 @@ def _check_axes(cell: Printed, network: Network) -> None:
     """Raises UsageError if a power has axes that the network lacks."""
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
-        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, in_powers(network))
+        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, list_power_axes(network))
 
 
 def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:

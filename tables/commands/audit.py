@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import Answer, Name, PathType, Verb, examples, printed
+from scaling_algebra.commands.options import Answer, Name, PathType, Verb, format_examples, prints_answer
 from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, audit, compare
 from scaling_algebra.tables.audit.errata import errata, find_unlisted
@@ -26,7 +26,7 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
     "audit",
     cls=Verb,
     forms={"--errata": ("The published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc audit",
         "scalecalc audit --source routers -o audit.md",
         "scalecalc audit --implementations --source megatron-lm",
@@ -44,7 +44,7 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
 @click.option("--implementations", is_flag=True, help="Instead of papers, the rules that public code ships.")
 @click.option("--schema", is_flag=True, help="Print the form of FILE.toml: an example that is read.")
-@printed()
+@prints_answer()
 def command(
     file: Path | None, source: str | None, measure: bool, implementations: bool, schema: bool
 ) -> Answer | tuple[Answer, int]:

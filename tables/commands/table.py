@@ -9,7 +9,7 @@ import click
 
 from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.all_rays.picture import phases_svg
-from scaling_algebra.commands.options import Name, PathType, emit, examples, tried, write
+from scaling_algebra.commands.options import Name, PathType, check_output, format_examples, print_or_write, write_text
 from scaling_algebra.documents import FORMATS, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import make_folder
@@ -21,7 +21,7 @@ WRITTEN = ("markdown", "latex")
 """Formats that ``--all`` writes."""
 
 
-@click.command("table", epilog=examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
+@click.command("table", epilog=format_examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
 @click.argument("name", type=Name("table", TABLES), metavar="[NAME]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every table and the maps, written to tables/emitted.")
 @click.option(
@@ -53,9 +53,9 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
     if name is not None:
         if output is not None:
-            tried(output, form)
+            check_output(output, form)
         default = "text" if output is None and sys.stdout.isatty() else "markdown"
-        emit(table(name).document(), form, output, default)
+        print_or_write(table(name).document(), form, output, default)
         return 0
     if form is not None:
         raise UsageError(f"--format goes with one printed table; --all uses {' and '.join(WRITTEN)}")
@@ -65,7 +65,7 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
     make_folder(folder, "choose another -o FOLDER")
     files = render_files()
     for file, text in files.items():
-        write(folder / file, text)
+        write_text(folder / file, text)
     click.echo(f"{len(files)} files written to {folder}")
     return 0
 

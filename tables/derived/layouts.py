@@ -9,7 +9,7 @@ from functools import partial
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Cell, Grid, Marked, Piece, Size
 from scaling_algebra.documents.notation import plain
-from scaling_algebra.errors import named
+from scaling_algebra.errors import find_entry
 from scaling_algebra.spec.powers import Power
 
 from .muon_rates import table_muon
@@ -72,7 +72,7 @@ def table(name: str) -> DerivedTable:
     Raises:
         UsageError: there is no such table.
     """
-    return DerivedTable(named("table", name, TABLES)())
+    return DerivedTable(find_entry("table", name, TABLES)())
 
 
 def _record(cell: Cell) -> object:

@@ -16,7 +16,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -47,7 +47,7 @@ NAMES = ("j32", "j34", "j43", "j45")
 @cache
 def signal_table(name: str) -> Grid:
     """Derives the size of every quantity at t = 0, 1, 2, and its mechanism: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
-    printed = shipped(published.__name__, f"mssp_{name}.toml")
+    printed = load_shipped_toml(published.__name__, f"mssp_{name}.toml")
     regime, parameterization, readout = (printed["table"][k] for k in ("regime", "parameterization", "readout_init"))
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()

@@ -17,7 +17,7 @@ from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.desiderata import HORIZON
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
@@ -128,7 +128,7 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
     """Converts rates of tensors without multipliers to rates of tensors with multipliers."""
-    return {role: rates[role] / abc[role].multiplier ** moved(rule)["lr"] for role in abc}
+    return {role: rates[role] / abc[role].multiplier ** gauge_powers(rule)["lr"] for role in abc}
 
 
 def _scale_rate(scaling: Scaling, role: str, by: Fraction) -> Scaling:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 
-_TEXTS = shipped(__package__, "texts.toml")
+_TEXTS = load_shipped_toml(__package__, "texts.toml")
 _CERTIFIED: str = _TEXTS["certified"]
 
 

@@ -17,7 +17,7 @@ from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.solver.demands import causes_first, concerns, summarise_failures, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, find_solution
-from scaling_algebra.spec.configuration import Where
+from scaling_algebra.spec.configuration import ConfigurationOptions
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
@@ -153,7 +153,11 @@ def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     Raises:
         UsageError: a power of an axis that the network lacks.
     """
-    where: Where = {"network": rule.network, "epsilon": epsilon or None, "readout_init": rule.readout_init or None}
+    where: ConfigurationOptions = {
+        "network": rule.network,
+        "epsilon": epsilon or None,
+        "readout_init": rule.readout_init or None,
+    }
     if ray := "=" in regime:
         where["ray"] = regime
     d = derive(None if ray else regime, rule.optimizer, rule.parameterization, **where)
@@ -220,7 +224,7 @@ def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[
     demand is certified.
     """
     structure = given.structure(find_solution(d.configuration).structure)
-    demands = given.eased(d.network, d.configuration.parameterization.demanded(d.network, structure))
+    demands = given.relax_demands(d.network, d.configuration.parameterization.list_demands(d.network, structure))
     demands = [x for x in demands if concerns(x, d.optimizer)]
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)

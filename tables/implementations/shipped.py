@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
 from scaling_algebra.spec.axes import REGIMES, Ray
-from scaling_algebra.spec.entries import read
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.entries import read_value
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
-from scaling_algebra.spec.optimizers import EPSILONS, Trained
+from scaling_algebra.spec.optimizer_reading import read_optimizers
+from scaling_algebra.spec.optimizers import EPSILONS, OptimizerSpec
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained
 
 FOLDER = Path(__file__).parent / "rules"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
@@ -99,7 +99,7 @@ class ShippedRule:
     def label(self) -> str:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
-    def as_given(self, optimizer: Trained) -> dict[str, Power | None]:
+    def as_given(self, optimizer: OptimizerSpec) -> dict[str, Power | None]:
         """Converts its settings to tensors without multipliers: ``ROLE.init`` and so on, and the multipliers of no
         tensor.
 
@@ -111,7 +111,9 @@ class ShippedRule:
         powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
             rule = optimizer.of(role)
-            factors = {x.removesuffix("_std"): p for x, p in moved(rule, settings.get("init", 0) is None).items()}
+            factors = {
+                x.removesuffix("_std"): p for x, p in gauge_powers(rule, settings.get("init", 0) is None).items()
+            }
             forward = settings.get(MULTIPLIER) or Power()
             for setting in SETTINGS:
                 if setting in settings and (setting != "eps" or rule.epsilon):
@@ -144,7 +146,7 @@ def parse(name: str, text: str) -> list[ShippedRule]:
     try:
         head = tomllib.loads(text)
         entries = head.pop("rule")
-        return [_check_rule(read(ShippedRule, {"name": name, **head, **entry})) for entry in entries]
+        return [_check_rule(read_value(ShippedRule, {"name": name, **head, **entry})) for entry in entries]
     except ValueError as error:
         raise UsageError(f"rules of {name}: {error}") from None
 
@@ -152,10 +154,10 @@ def parse(name: str, text: str) -> list[ShippedRule]:
 def _check_rule(rule: ShippedRule) -> ShippedRule:
     """Returns a rule with the canonical name of its optimizer, if every name in it is known."""
     for epsilon in rule.epsilon:
-        named("regime of epsilon", epsilon, EPSILONS)
-    named("parameterization", rule.parameterization, PARAMETERIZATIONS)
+        find_entry("regime of epsilon", epsilon, EPSILONS)
+    find_entry("parameterization", rule.parameterization, PARAMETERIZATIONS)
     for regime in (*rule.regimes, *rule.covers):
-        Ray.parse(regime) if "=" in regime else named("regime", regime, REGIMES)
+        Ray.parse(regime) if "=" in regime else find_entry("regime", regime, REGIMES)
     for role, settings in rule.tensors.items():
         if role not in rule.network.tensors:
             raise unknown_name(f"tensor of {rule.architecture}", role, rule.network.tensors)
@@ -166,4 +168,4 @@ def _check_rule(rule: ShippedRule) -> ShippedRule:
                 raise UsageError(f"the {setting} of {role} is 0; only an init can be")
         if DECAY in settings and "lr" not in settings:
             raise UsageError(f"{role} has a decay, which the learning rate multiplies; give its lr")
-    return replace(rule, optimizer=trained(rule.optimizer, rule.network).name)
+    return replace(rule, optimizer=read_optimizers(rule.optimizer, rule.network).name)

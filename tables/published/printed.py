@@ -14,9 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.files import read_text, toml
-from scaling_algebra.limits import rational
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.files import parse_toml, read_text
+from scaling_algebra.limits import parse_rational
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.powers import Power
 
@@ -105,7 +105,7 @@ def read(path: Path) -> list[Printed]:
     form = "; audit --schema prints the form"
     text = read_text(path, "give a TOML file with a table (audit --schema prints one)", MOST)
     try:
-        data = toml(text)
+        data = parse_toml(text)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if unknown := next((k for k in data if k not in ("table", *NEEDED)), ""):
@@ -141,13 +141,13 @@ def read(path: Path) -> list[Printed]:
 def _record(entry: object, place: str, form: str) -> dict[str, Any]:
     """Checks the keys and types of an entry and returns it."""
     if not isinstance(entry, dict):
-        raise UsageError(f"{place} is {shown(entry)}, no table{form}")
+        raise UsageError(f"{place} is {quote_value(entry)}, no table{form}")
     for key, value in entry.items():
         if key not in KEYS:
             raise UsageError(f"{place}: {unknown_name('key', key, KEYS)}{form}")
         parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
         if not isinstance(value, KEYS[key]) or not all(isinstance(x, str | bool) for x in parts):
-            raise UsageError(f"{place}: {key} is {shown(value)}; write numbers as texts, such as '-1/2'{form}")
+            raise UsageError(f"{place}: {key} is {quote_value(value)}; write numbers as texts, such as '-1/2'{form}")
     if entry.get("role") and entry.get("quantity", "lr") not in (*SETTINGS, "init_std", "multiplier"):
         raise UsageError(f"{place}: {unknown_name('quantity', entry['quantity'], ('init_std', 'lr', 'eps'))}{form}")
     return entry
@@ -172,7 +172,7 @@ def _power(text: Mapping[str, str] | str) -> str | Power:
     if isinstance(text, str):
         return text
     try:
-        return Power.of({axis: rational(e) for axis, e in text.items()})
+        return Power.of({axis: parse_rational(e) for axis, e in text.items()})
     except ValueError:
         return " ".join(f"{axis}^({e})" for axis, e in text.items())
 

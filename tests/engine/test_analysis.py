@@ -149,7 +149,7 @@ def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
 
     monkeypatch.setattr(Analysis, "__call__", blind)
     rule = parameterization("mup")
-    demands = rule.demanded(MOE_BLOCK, Structure())
+    demands = rule.list_demands(MOE_BLOCK, Structure())
     start = {**find_aligned_start(at), "c.router": Fraction(3)}  # does not stand as it is
     with pytest.raises(Infeasible, match=r"mu-3: gW\d at t=1 is undecided"):
         iterate_newton(at, demands, Structure(), start)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import scaling_algebra
 from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals
 from scaling_algebra.cli import main
-from scaling_algebra.commands.options import configured
+from scaling_algebra.commands.options import with_configuration
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK, architecture
@@ -112,7 +112,7 @@ def file(tmp_path):
 
 
 @click.command()
-@configured
+@with_configuration
 def asks(asked):
     click.echo(str(asked))
 

@@ -8,7 +8,7 @@ from scaling_algebra import Ray, derive, explain, formula, network, recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import read_start
 from scaling_algebra.recipes.sizes import through
-from scaling_algebra.spec.axes import ordered
+from scaling_algebra.spec.axes import sort_axes
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.printing import as_text
@@ -46,7 +46,7 @@ def mup(net, ray, optimizer="adam", given=None):
 
 def adapter(axis):
     """Everything but the adapter is frozen."""
-    return network(f"adapter-{axis}", as_text(LORA), {**AXES, "r": axis}).freezing(["E", "W", "U"])
+    return network(f"adapter-{axis}", as_text(LORA), {**AXES, "r": axis}).with_frozen(["E", "W", "U"])
 
 
 def same_powers(d, other, renamed):
@@ -83,7 +83,7 @@ def test_heads_are_an_axis_and_never_make_a_router():
 
 def test_every_reading_takes_them():
     """Powers, files, explanations and formulas; what a formula says holds on each ray."""
-    assert from_toml(as_toml(LORA)) == LORA and ordered({"rank", "M", "N"}) == ["N", "M", "rank"]
+    assert from_toml(as_toml(LORA)) == LORA and sort_axes({"rank", "M", "N"}) == ["N", "M", "rank"]
     d = mup(LORA, "N=1,rank=1", given={"B.init": "rank^-1/2"})
     assert str(d["B"].init_std) == "rank^(-1/2)" and not d.unmet
     assert "runs over" in str(explain("z.effective@1", d.configuration))

@@ -17,7 +17,7 @@ import pytest
 
 import scaling_algebra
 from scaling_algebra.cli import Verbs
-from scaling_algebra.errors import UsageError, foreign, unending
+from scaling_algebra.errors import UsageError, forbid_exit, guard_foreign_code
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.glossary import DESIDERATA
 
@@ -86,8 +86,8 @@ def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
 @pytest.mark.parametrize(
     ("raised", "code", "words"),
     [
-        (SystemExit(0), 2, "ended the program, with 0"),
-        (SystemExit("agrees"), 2, "ended the program, with 'agrees'"),
+        (SystemExit(0), 2, "ended the program with exit code 0"),
+        (SystemExit("agrees"), 2, "ended the program with exit code 'agrees'"),
         (MemoryError(), 2, "not enough memory"),
         (OSError(5, "Input/output error"), 2, "Input/output error"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
@@ -109,20 +109,20 @@ def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
 def test_code_that_was_called_may_close_the_output(monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, io.StringIO())
-    with pytest.raises(UsageError, match="closed standard output"), foreign("it"):
+    with pytest.raises(UsageError, match="closed standard output"), guard_foreign_code("it"):
         sys.stdout.close()
     print("nobody hears this, and nothing breaks")
 
 
 def test_what_called_code_prints_goes_to_stderr(capsys):
-    with foreign("it"):
+    with guard_foreign_code("it"):
         print("loading")
     print("answer")
     assert capsys.readouterr() == ("answer\n", "loading\n")
 
 
 def test_whatever_called_code_raises_is_one_line():
-    with pytest.raises(UsageError, match="it raises GeneratorExit"), foreign("it"):
+    with pytest.raises(UsageError, match="it raises GeneratorExit"), guard_foreign_code("it"):
         raise GeneratorExit
 
 
@@ -214,8 +214,8 @@ def test_called_code_that_ends_the_process_is_exit_2(monkeypatch):
     """Wherever a verb calls it, and whatever its code; a process of its own may end so."""
     monkeypatch.setattr("scaling_algebra.commands.derive.derive", lambda *_, **__: sys.exit(0))
     result = run("derive", "--regime", "II", "--optimizer", "sgd")
-    assert result.exit_code == 2 and "called ended the program, with 0; it must return" in result.stderr
-    with unending():
+    assert result.exit_code == 2 and "foreign code ended the program with exit code 0; it must return" in result.stderr
+    with forbid_exit():
         if not (child := os.fork()):
             os._exit(5)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5

@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from scaling_algebra.cli import MODULES, VERBS, main
-from scaling_algebra.commands.options import coloured, fitted
+from scaling_algebra.commands.options import colour_verdicts, wrap_lines
 from scaling_algebra.documents import suffixes
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -133,7 +133,7 @@ def test_list_is_for_programs_too():
 def test_text_fits_the_terminal(width):
     """Nothing is lost, and the last column goes on below itself."""
     text = run("list").output
-    lines = fitted(text, width).splitlines()
+    lines = wrap_lines(text, width).splitlines()
     assert max(map(len, lines)) <= width and " ".join(text.split()) == " ".join("\n".join(lines).split())
     first, second = next((a, b) for a, b in pairwise(lines) if a.startswith("  sp-feature"))
     assert len(second) - len(second.lstrip()) == first.index("SP with")
@@ -141,6 +141,6 @@ def test_text_fits_the_terminal(width):
 
 def test_verdicts_have_colours_unless_they_are_not_wanted(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert coloured("psi  REFUTED  0 refuted") == "psi  \x1b[31mREFUTED\x1b[0m  0 refuted"
+    assert colour_verdicts("psi  REFUTED  0 refuted") == "psi  \x1b[31mREFUTED\x1b[0m  0 refuted"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert coloured("psi  REFUTED") == "psi  REFUTED"
+    assert colour_verdicts("psi  REFUTED") == "psi  REFUTED"

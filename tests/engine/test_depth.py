@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from scaling_algebra import derive
-from scaling_algebra.spec.networks.ancestors import depth
+from scaling_algebra.spec.networks.ancestors import count_depth
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.spec.powers import Power
@@ -85,7 +85,7 @@ def test_kernels_keep_what_a_long_way_passes_through(layers, function):
     """The leaves that a kernel may have follow the depth: every layer between the ends has the powers of a dense one,
     and the changes of the last layer are certified."""
     net = chain(layers, function)
-    assert depth(net) == layers + 1
+    assert count_depth(net) == layers + 1
     d = derive(ray="N=1", optimizer="sgd", architecture=net)
     for role, tensor in d.scaling.tensors.items():
         if role not in (net.statements[0].tensor.name, net.statements[-1].tensor.name):

@@ -30,7 +30,7 @@ CONFIGURATIONS = [
     for o in OPTIMIZERS
     if o not in ALIKE and (r == "III" or o not in ELSEWHERE)
     for p in DERIVED
-    if not (OPTIMIZERS[o].sphere and p != "mup")  # a readout that starts at zero stays there
+    if not (OPTIMIZERS[o].keeps_norm and p != "mup")  # a readout that starts at zero stays there
 ]
 
 
@@ -39,7 +39,7 @@ def demands_of(derivation):
     exempt = {"h3i"} if any("h3i free" in line for line in derivation.structure[:1]) else set()
     zero = {role for role, s in derivation.scaling.tensors.items() if s.init_std is None}
     structure = Structure(frozenset(zero), frozenset(derivation.scaling.tied), frozenset(exempt))
-    return derivation.configuration.parameterization.demanded(MOE_BLOCK, structure)
+    return derivation.configuration.parameterization.list_demands(MOE_BLOCK, structure)
 
 
 def failures(derivation, scaling, certified=True):

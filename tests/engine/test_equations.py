@@ -12,7 +12,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import DATA, Function, Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TEXTS
-from scaling_algebra.spec.networks.parsing import Called, parsed
+from scaling_algebra.spec.networks.parsing import FunctionCall, parse_equation
 from scaling_algebra.spec.networks.printing import as_text
 
 SIZES = {x: 2 + k % 3 for k, x in enumerate(dict.fromkeys(AXES.values()))}
@@ -61,25 +61,25 @@ def by_text(text, axes, arrays):
 
     def letters_of(x):
         """Of a function: those that are in each product once."""
-        if not isinstance(x, Called):
+        if not isinstance(x, FunctionCall):
             return x.letters or ""
         products = ["".join(map(letters_of, factors)) for factors in x.argument]
         return "".join(dict.fromkeys(c for p in products for c in p if all(q.count(c) < 2 for q in products)))
 
     def product(factors, letters):
         x = factors[0]
-        if len(factors) == 1 and isinstance(x, Called) and set(letters_of(x)) <= set(letters):
+        if len(factors) == 1 and isinstance(x, FunctionCall) and set(letters_of(x)) <= set(letters):
             return call(x, letters)
         parts = []
         for x in factors:
             own = letters_of(x)
-            array = call(x, own) if isinstance(x, Called) else made.get(x.name)
+            array = call(x, own) if isinstance(x, FunctionCall) else made.get(x.name)
             parts.append((own, arrays.get(x.name, own) if array is None else array))
         return np.einsum(",".join(own for own, _ in parts) + "->" + letters, *(array for _, array in parts))
 
     for line in text.splitlines():
         if line := " ".join(line.partition("#")[0].split()):
-            e = parsed(1, line)
+            e = parse_equation(1, line)
             made[e.out.name] = value(e.terms, e.out.letters or "")
     return float(made[e.out.name])
 

@@ -36,7 +36,7 @@ def looked(d, point=None):
     c, point = d.configuration, point or d.scaling.point(d.ray)
     zero = frozenset(r for r, b in point.b.items() if b is None)
     structure = Structure(zero, point.tied, FREE.get((c.parameterization.name, d.ray.name), frozenset()))
-    demands = PARAMETERIZATIONS[c.parameterization.name].demanded(d.network, structure)
+    demands = PARAMETERIZATIONS[c.parameterization.name].list_demands(d.network, structure)
     return Analysis(d.ray, point, d.optimizer, d.network), demands
 
 
@@ -95,7 +95,7 @@ def test_what_takes_too_much_work_is_open(monkeypatch):
         raise Exhausted
 
     derivation = derive("III", "sgd", "mup")
-    monkeypatch.setattr(Trajectory, "regated", exhausted)
+    monkeypatch.setattr(Trajectory, "gate_change", exhausted)
     found = examined(derivation)
     assert "undecided" in found[0]
 

@@ -24,7 +24,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.networks.roles import gradient_name
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.spec.powers import exponent_text
+from scaling_algebra.spec.powers import format_exponent
 from scaling_algebra.spec.scaling import Point
 
 from ..shared import scalecalc
@@ -65,7 +65,7 @@ def test_every_quantity_is_explained_and_its_arithmetic_sums_to_its_exponent(con
 def read_off(found, t):
     """The reason names every constant that is not 1 and says the exponent; a summed index weighs 1/2 where a factor
     without a partner touches it, and 1 elsewhere."""
-    assert f"n^{exponent_text(found.exponent)}" in found.reason, (found.name, found.reason)
+    assert f"n^{format_exponent(found.exponent)}" in found.reason, (found.name, found.reason)
     for constant in found.constants if found.outer else found.terms[0].constants:
         assert constant.label in found.reason or not constant.power.terms, (found.name, found.reason)
     for m in (term.monomial for term in (found.terms if found.outer else found.terms[:1])):

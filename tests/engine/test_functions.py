@@ -24,14 +24,14 @@ from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.entries import registry
+from scaling_algebra.spec.entries import read_registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.networks import torch_network
-from scaling_algebra.verify.networks.torch_network import entrywise
+from scaling_algebra.verify.networks.torch_network import find_torch_function
 from scaling_algebra.verify.tracing.entries import seen
 
 from ..shared import scalecalc
@@ -47,7 +47,7 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     """By quadrature: a coefficient vanishes where no power of the class has its parity, up to the linear part."""
     kind = FUNCTIONS[name]
     x, weight = np.polynomial.hermite_e.hermegauss(160)
-    of = torch.exp if kind.kind == "softmax" else entrywise(kind)
+    of = torch.exp if kind.kind == "softmax" else find_torch_function(kind)
     value, weight = of(torch.tensor(x)).numpy(), weight / weight.sum()
     found = {p: weight @ (value * np.polynomial.hermite_e.HermiteE.basis(p)(x)) / factorial(p) for p in range(8)}
     seen = {p for p, c in found.items() if abs(c) > 1e-3 / factorial(p)}
@@ -111,7 +111,7 @@ READ = ("powers", "bounded", "homogeneous", "positive", "rising", "signed")
 def contradicted(kind):
     """The keys of a table of ``functions.toml`` that the values of torch contradict."""
     try:
-        f = entrywise(kind)
+        f = find_torch_function(kind)
     except UsageError:
         return {"torch"}
     if (kind.mixes and kind.kind != "softmax") or kind.kind == "noise":
@@ -156,7 +156,7 @@ def test_a_table_declares_what_torch_computes(kind):
 def test_a_wrong_table_is_one_line(table, said):
     table = {"torch": "tanh", "about": "a function", **table} if isinstance(table, dict) else table
     with pytest.raises(UsageError) as found:
-        registry("functions.toml", {"f": table}, FunctionKind)
+        read_registry("functions.toml", {"f": table}, FunctionKind)
     assert str(found.value).startswith("functions.toml: [f]: ") and said in str(found.value)
 
 
@@ -298,7 +298,7 @@ def test_what_wakes_late_is_not_proved_to_sleep(rule):
     """R moves first, then Q by the product of both, then U, and A at t = 4."""
     text = "h[a] = E[a,x] data[x]; p[b] = A[b,a] h[a]; o[b] = Q[b,a] h[a]; q[b] = silu(o[b]); r[b] = R[b,a] h[a]; "
     text += "y[b] = p[b] q[b]; z[b] = q[b] r[b]; f = U[b] y[b] + V[b] z[b] + W[b] r[b]"
-    late = network("late", text.replace("; ", "\n"), {"a": "N", "b": "N", "x": "D"}).starting("UQR")
+    late = network("late", text.replace("; ", "\n"), {"a": "N", "b": "N", "x": "D"}).with_zero("UQR")
     with pytest.raises(NotFound) as found:
         derive(ray="N=1", optimizer=rule, network=late)
     assert "exactly zero up to t=3" in found.value.failure and prove_missing(found.value)[0] is Uniqueness.UNDECIDED
@@ -447,7 +447,7 @@ f    = U[b] o[b]
 @pytest.mark.parametrize(("given", "top"), [({"W.lr": "N_e^-2"}, "-1"), ({}, None)])
 def test_a_bound_on_a_change_counts_every_factor_that_it_meets(given, top):
     d = derive("III", "adam", "mup", network=GATED, given=given)
-    (demand,) = (x for x in d.configuration.parameterization.demanded(GATED, Structure()) if x.fixes == "c.W")
+    (demand,) = (x for x in d.configuration.parameterization.list_demands(GATED, Structure()) if x.fixes == "c.W")
     failure = dwindles(demand, d.analysis(), d.analysis())
     assert failure is None if top is None else f"y_1.effective + y_1.cross ~ n^({top}) at most" in str(failure)
 
@@ -464,7 +464,9 @@ def test_a_multiplier_of_what_does_not_train_keeps_that_theta_1():
     text = "h[a] = E[a,x] data[x]; q[s,b] = Q[s,b,a] h[a]; k[t,b] = K[t,b,a] h[a]; p[s,t] = scale q[s,b] k[t,b]; "
     text += "v[t,c] = V[t,c,a] h[a]; y[s,c] = p[s,t] v[t,c]; f = U[s,c] y[s,c]"
     axes = {"s": "S", "t": "S", "a": "N", "b": "N", "c": "N", "x": "D"}
-    d = derive(ray="N=1", optimizer="adam", network=network("own", text.replace("; ", "\n"), axes).freezing([*"EQKU"]))
+    d = derive(
+        ray="N=1", optimizer="adam", network=network("own", text.replace("; ", "\n"), axes).with_frozen([*"EQKU"])
+    )
     assert str(1 / d.scaling.multipliers["scale"]) == "N^(-1/2)" and str(d["V"].lr) == "N^-1" and d.level.certified
 
 
@@ -545,5 +547,5 @@ def test_a_matrix_of_shares_is_larger_by_their_number(rule, rate):
     ):
         text = SHARES.format(softmax=softmax, letter=letter, second=second)
         net = network("shares", text, {"a": "N", "b": "N", "c": "N", "x": "D"})
-        law = at_full_alignment(net, ray, trained(rule, net))
+        law = at_full_alignment(net, ray, read_optimizers(rule, net))
         assert (-law["b.W"].on(ray), -law["c.W"].on(ray)) == (b, c), (softmax, letter, second)

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from scaling_algebra import Power, derive, recipe
-from scaling_algebra.spec.gauges import GAUGES, OWN, regauged
+from scaling_algebra.spec.gauges import GAUGES, OWN, change_multiplier
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import sp
@@ -70,8 +70,8 @@ def test_fan_in_counts_every_index():
 
 def test_a_gauge_of_a_gauge():
     sgd, mup = OPTIMIZERS["sgd"], derive(ray="N=1", optimizer="sgd", architecture="mlp")["readout"]
-    once = regauged(mup, Power.parse("N^3"), sgd)
-    assert once != mup and regauged(regauged(once, Power.parse("N_e"), sgd), Power(), sgd) == mup
+    once = change_multiplier(mup, Power.parse("N^3"), sgd)
+    assert once != mup and change_multiplier(change_multiplier(once, Power.parse("N_e"), sgd), Power(), sgd) == mup
 
 
 def test_what_is_vector_like():

@@ -21,14 +21,14 @@ def test_a_solution_keeps_what_is_held_and_a_wrong_one_does_not(optimizer, axes)
             continue
         h = horizon(optimizer, names, axes)
         solved = {**{q: monomial("1") for q in h.free}}
-        solved |= {q: m.substituted(solved) for q, m in h.powers.items()}
+        solved |= {q: m.substitute(solved) for q, m in h.powers.items()}
         assert not h.conflicts and residuals(h, solved) == {""}
         for q in h.powers:
             assert residuals(h, solved | {q: solved[q] * monomial(axes[0])}) != {""}
 
 
 def residuals(h, solved):
-    wholes = (fixed.substituted(solved) for i in h.held for fixed in i.fixed)
+    wholes = (fixed.substitute(solved) for i in h.held for fixed in i.fixed)
     return {" ".join(n for n, _ in whole.powers if n in h.axes) for whole in wholes}
 
 
@@ -92,7 +92,7 @@ def test_published_rules_by_substitution(source, optimizer, axes, rule, says):
     powers = {name: monomial(text) for name, text in (part.split("=") for part in rule.split(", "))}
     for name, broken in says.items():
         known = [m for m in of(optimizer)[name].fixed if m.quantities <= {*powers, *AXES}]
-        moved = {str(m): Monomial.of({axis: m.substituted(powers)[axis] for axis in axes}) for m in known}
+        moved = {str(m): Monomial.of({axis: m.substitute(powers)[axis] for axis in axes}) for m in known}
         assert known and {m: str(x) for m, x in moved.items() if x.powers} == broken, (source, name)
 
 

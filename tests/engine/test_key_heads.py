@@ -151,8 +151,8 @@ def test_a_first_step_that_is_normalised_is_that_of_a_part():
 
 
 def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_it_is_not(monkeypatch):
-    """h2 grows by n in the first step, so the gradient through its norm shrinks by n; where W2 stays it does not, though
-    that gradient is as large as its upper bound. Negative control: parts that are not asked what they divide by."""
+    """h2 grows by n in the first step, so the gradient through its norm shrinks by n. Where W2 stays it does not and is
+    as large as its upper bound. Negative control: parts that are not asked what they divide by."""
     net = "h[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h[a]\nh3[b] = rmsnorm(h2[b])\nf = W3[b] h3[b]"
     point = "signsgd", "N=1", "b.W2=1/2,b.W3=1/2,c.W1=3,c.W3=3,d.W1=9,d.W2=9,d.W3=9"
     look = placed(net, *point)

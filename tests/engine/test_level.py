@@ -19,10 +19,10 @@ from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import by_layers, solve
 from scaling_algebra.spec.desiderata import Demand
-from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.spec.level import CERTIFIED, Level, OpenDemand, level_as_json
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.waiting import each, now
+from scaling_algebra.waiting import current_work, iterate_with_progress
 
 from ..shared import scalecalc
 
@@ -52,30 +52,33 @@ f      = U[i] z[i]
 
 
 def test_a_level_is_named_by_what_is_open():
-    one = Open("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
+    one = OpenDemand("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
     assert str(CERTIFIED) == "certified" and CERTIFIED.code == 0 and CERTIFIED.lines == ()
-    some = Level((one, Open("mu-1: f", "f", 2)))
+    some = Level((one, OpenDemand("mu-1: f", "f", 2)))
     assert str(some) == "certified but for 2 sizes" and some.code == 3
     assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
-    whose = Level((*some.open, Open("mu-3: W", "gW", 1, tensor="W"), Open("mu-1: s", "s.change", 1)))
+    whose = Level((*some.open, OpenDemand("mu-3: W", "gW", 1, tensor="W"), OpenDemand("mu-1: s", "s.change", 1)))
     assert whose.concerned == "undecided: h, f, W, s" and CERTIFIED.concerned == ""
     assert Level.of([CERTIFIED, None, some, some]) == some and Level.of([None]) is None
     assert str(Level(unread="model.mlp: einsum")) == "by shape" and Level(unread="model.mlp: einsum").code == 3
-    assert recorded(some)["open"][0]["quantity"] == "h.propagating" and recorded(None) == {"level": None, "open": []}
+    assert level_as_json(some)["open"][0]["quantity"] == "h.propagating" and level_as_json(None) == {
+        "level": None,
+        "open": [],
+    }
 
 
 def test_what_is_shown_from_above_and_from_below_is_counted_apart():
     """A demand with an upper bound counts as stable; the negative control lacks that bound."""
     asked = {"bounded": frozenset("abc"), "learned": frozenset("bcd")}
-    below = Open("b", "k.change", 1, tensor="k", stable=True)
+    below = OpenDemand("b", "k.change", 1, tensor="k", stable=True)
     assert str(Level((below,), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
     assert Level((below,), **asked).concerned == "stable, but not shown to learn: k"
-    both = Level((replace(below, stable=False), Open("a", "f", 2)), **asked)
+    both = Level((replace(below, stable=False), OpenDemand("a", "f", 2)), **asked)
     assert str(both) == "stability shown for 1 of 3 demands, learning for 2 of 3"
     assert both.concerned == "not shown to stay bounded: k, f"
-    assert str(Level((Open("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
-    assert str(Level((below, Open("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
-    assert recorded(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
+    assert str(Level((OpenDemand("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
+    assert str(Level((below, OpenDemand("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
+    assert level_as_json(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
     assert Level.of([Level((below,), **asked), Level(bounded=frozenset("xb"))]).bounded == frozenset("abcx")
 
 
@@ -103,7 +106,7 @@ def test_nothing_that_is_refuted_is_printed():
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.network, asked.readout_init)
         at = Places(asked.network, asked.ray, asked.optimizer)
-        found = by_layers(at, asked.parameterization.demanded(asked.network, base), base)
+        found = by_layers(at, asked.parameterization.list_demands(asked.network, base), base)
         assert (found is not None) == stands
         assert found is None or found.scaling == derive(asked).scaling
 
@@ -145,12 +148,12 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
 
 def test_work_says_what_it_is_at_and_is_silent_when_it_is_done():
     seen = []
-    for x in each("deriving", "demands", "abc"):
-        seen.append((x, now()))
+    for x in iterate_with_progress("deriving", "demands", "abc"):
+        seen.append((x, current_work()))
         if x == "b":
             break
     assert seen == [("a", "deriving: 1 of 3 demands"), ("b", "deriving: 2 of 3 demands")]
-    assert list(each("reading", "builds", "ab")) == ["a", "b"] and now() == ""
+    assert list(iterate_with_progress("reading", "builds", "ab")) == ["a", "b"] and current_work() == ""
 
 
 @pytest.fixture
@@ -173,7 +176,7 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
     asked = ("--ray", "N=1/7,N_e=0,M=1/7", "--optimizer", "sgd", "--parameterization", "mssp")
     done = scalecalc("derive", *asked)
     assert (done.exit_code, done.stderr) == (130, "scalecalc: interrupted while deriving MSSP: no intervention\n")
-    assert now() == ""
+    assert current_work() == ""
 
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():
@@ -245,6 +248,6 @@ def test_the_layer_wise_law_is_smaller_only_for_what_reads_changes():
     f    = U[c] v[c]
     """
     axes = {"a": "N", "b": "N", "c": "N", "x": "D", "r": "R"}
-    asked = Configuration.of(None, "adam", ray="N=1", network=network("two", two, axes).freezing("EU"))
+    asked = Configuration.of(None, "adam", ray="N=1", network=network("two", two, axes).with_frozen("EU"))
     law = at_full_alignment(asked.network, asked.ray, asked.optimizer)
     assert [str(1 / law[f"b.{role}"]) for role in ("A1", "A2", "B1", "U")] == ["N^(-1/2)", "N^-1", "1", "N^-1"]

@@ -8,7 +8,7 @@ from scaling_algebra import Configuration, derive, network, prove, signals
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.networks.multipliers import gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges
 
 LORA = network(
     "low-rank",
@@ -84,7 +84,7 @@ def test_a_multiplier_in_front_of_a_matrix_moves_its_init_and_its_rate():
     assert not d.unmet
     plain = asked(UNTIED, "N=1")
     assert (str(plain["V"].init_std), str(plain["V"].lr)) == ("N^(-1/2)", "N^-1")
-    assert gauges(plain.network) == ("emb", "a")
+    assert find_gauges(plain.network) == ("emb", "a")
     assert "init and rate of V take its place" in plain.reasons["aggregation", "a"]
 
 
@@ -98,11 +98,11 @@ def test_an_init_that_is_given_opens_the_multiplier_before_it():
 
 def test_a_gauge_is_freedom_and_nothing_else():
     """No library network has one, and a sum over experts is none: its multiplier changes what is computed."""
-    assert not any(gauges(n) for n in ARCHITECTURES.values())
+    assert not any(find_gauges(n) for n in ARCHITECTURES.values())
     axes = {"x": "D"}
-    assert gauges(network("tensorless", "h = V[x] data[x]\nf = a h", axes)) == ()
-    assert gauges(network("one", "f = a b V[x] data[x]", axes)) == ("a", "b")
-    assert gauges(network("twice", "h = a V[x] data[x]\ng = V[x] data[x]\nf = h + g", axes)) == ()
+    assert find_gauges(network("tensorless", "h = V[x] data[x]\nf = a h", axes)) == ()
+    assert find_gauges(network("one", "f = a b V[x] data[x]", axes)) == ("a", "b")
+    assert find_gauges(network("twice", "h = a V[x] data[x]\ng = V[x] data[x]\nf = h + g", axes)) == ()
     with pytest.raises(UsageError, match="named 'q'"):
         asked(UNTIED, "N=1", given={"q": "1"})
 
@@ -112,7 +112,7 @@ def test_tensors_of_one_module_have_scales_of_their_own():
     roles = {"E": "block.e", "V": "block.v", "U": "block.u"}
     text = "h1[a] = emb E[a,x] data[x]\nh2[b] = a V[b,a] h1[a]\nf = U[b] h2[b]"
     net = network("module", text, {"a": "N", "b": "N", "x": "D"}, roles)
-    assert gauges(net) == gauges(UNTIED) == ("emb", "a")
+    assert find_gauges(net) == find_gauges(UNTIED) == ("emb", "a")
     d, plain = asked(net, "N=1"), asked(UNTIED, "N=1")
     assert not d.unmet and all(d[role] == plain[symbol] for symbol, role in roles.items())
     d = asked(net, "N=1", given={"block.v.init": "1"})

@@ -13,7 +13,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.indices import apart
+from scaling_algebra.spec.networks.indices import rename_apart
 from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES
 from scaling_algebra.spec.networks.printing import as_text
@@ -100,7 +100,7 @@ def test_every_letter_of_an_equation_may_meet_another_of_its_axis():
         "h[g,e,l,a] = W[a] data[g,e,l]\nr[g,e,l,i,j,m,a] = h[g,e,l,a] h[i,j,m,a]\nf = V[a] r[g,e,l,i,j,m,a]",
         {"a": "N", **dict.fromkeys(places, "S")},
     )
-    renamed = apart(n, "a", "a", places, taken=places)
+    renamed = rename_apart(n, "a", "a", places, taken=places)
     assert len({*renamed.values(), *places}) == 13 and {n.letters[renamed[x]] for x in places} == {"S"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from scaling_algebra import UsageError, derive, network
 from scaling_algebra.explanations.obstacles import functions, obstacles, without
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 
 EQUATIONS = "h[a] = W1[a,x] data[x]\nu[a] = {}\nv[b] = W2[b,a] u[a]\nf = W3[b] v[b]"
@@ -29,7 +29,7 @@ def test_every_function_is_left_out_by_itself():
     text = "h[a] = W1[a,x] data[x]\nr[a] = rmsnorm(h[a])\nu[a] = tanh(r[a])\nf = W3[a] u[a]"
     found = obstacles(Configuration.of("I", "sgd", "mup", network=network("both", text, AXES)))
     assert [(function.out, str(level)) for function, level in found.tried] == [("r", "certified"), ("u", "certified")]
-    left = Level((Open("", "h", 1, "a norm may cancel it"),)), "mu-1: h stays O(1), but h ~ n^(1)"
+    left = Level((OpenDemand("", "h", 1, "a norm may cancel it"),)), "mu-1: h stays O(1), but h ~ n^(1)"
     said = str(replace(found, tried=tuple((f, x) for (f, _), x in zip(found.tried, left, strict=True))))
     assert "r = rmsnorm  certified but for 1 size: h at t = 1 is undecided (a norm may cancel it)" in said
     assert "u = tanh     not found: mu-1: h stays O(1), but h ~ n^(1)" in said

@@ -9,9 +9,10 @@ import pytest
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
 from scaling_algebra.all_rays import phases as maps
-from scaling_algebra.all_rays.phases import PLANE_AXES, chart, phases
+from scaling_algebra.all_rays.families import load_families
+from scaling_algebra.all_rays.phases import PLANE_AXES, compute_map, phases
 from scaling_algebra.all_rays.picture import phases_svg
-from scaling_algebra.all_rays.presentation import families, status
+from scaling_algebra.all_rays.presentation import describe_status
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
@@ -87,12 +88,12 @@ def wrong_router(solve, where=lambda ray: True):
 def test_a_wrong_formula_is_not_proved(monkeypatch):
     """Negative control: where the solver is wrong the map says UNDECIDED, and only there."""
     monkeypatch.setattr(covering, "solve", wrong_router(covering.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
-    monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
-    p = chart(MUP, optimizer("sgd"))
+    monkeypatch.setattr(maps, "cover_rays", covering.cover_rays.__wrapped__)
+    p = compute_map(MUP, optimizer("sgd"))
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     wrong = [c for c in p.cells if c.scaling is not None and not c.holds]
     assert [c.inequalities for c in wrong] == [("N_e + M >= N", "M >= N", "N_e <= N")]
-    assert status(wrong[0]).startswith("UNDECIDED: found at N=1,") and str(p).count("UNDECIDED") == 1
+    assert describe_status(wrong[0]).startswith("UNDECIDED: found at N=1,") and str(p).count("UNDECIDED") == 1
 
 
 @pytest.mark.parametrize(("rule", "name"), [("sgd", "mup"), ("adam", "mup")])
@@ -116,18 +117,18 @@ def test_a_wrong_wall_is_seen(monkeypatch):
         return Cone(found.axes, kept)
 
     monkeypatch.setattr(covering, "reach", wider)
-    monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
-    cells = chart(MUP, optimizer("sgd")).cells
+    monkeypatch.setattr(maps, "cover_rays", covering.cover_rays.__wrapped__)
+    cells = compute_map(MUP, optimizer("sgd")).cells
     assert not any(c.holds for c in cells if {"M <= N", "N_e <= N"} <= set(c.inequalities))
 
 
 def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     """Negative control: a cone that is taken for every ray lies over the cells of other formulas."""
-    pieces = covering.covering(covering.Face(MOE_BLOCK, optimizer("sgd"), MUP))
+    pieces = covering.cover_rays(covering.Face(MOE_BLOCK, optimizer("sgd"), MUP))
     wide = [replace(p, cone=Cone(p.cone.axes)) if p.name == "E" else p for p in pieces]
-    monkeypatch.setattr(maps, "covering", lambda face: wide)
-    monkeypatch.setattr(maps, "_holds", lambda *_: True)
-    p = chart(MUP, optimizer("sgd"))
+    monkeypatch.setattr(maps, "cover_rays", lambda face: wide)
+    monkeypatch.setattr(maps, "_is_proved", lambda *_: True)
+    p = compute_map(MUP, optimizer("sgd"))
     assert sum(len(c.also) for c in p.cells) == 3 and str(p).count("; so is the formula of cell ") == 3
 
 
@@ -245,7 +246,7 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
 def test_the_solution_does_not_depend_on_the_start():
     """Every start that converges ends at the same exponents."""
     at = Places(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
-    demands = MUP.demanded(MOE_BLOCK, Structure())
+    demands = MUP.list_demands(MOE_BLOCK, Structure())
     reached = []
     for start in (find_aligned_start(at), {k: v + Fraction(1, 5) for k, v in find_aligned_start(at).items()}):
         look, _ = iterate_newton(at, demands, Structure(), start)
@@ -254,7 +255,7 @@ def test_the_solution_does_not_depend_on_the_start():
 
 
 def test_families_are_placed_where_their_shapes_say():
-    rates = {f.name: f.rates for f in families()}
+    rates = {f.name: f.rates for f in load_families()}
     assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
     assert 1 < rates["DeepSeek"]["M"] < 1.5
-    assert all(f.source for f in families())
+    assert all(f.source for f in load_families())

@@ -21,7 +21,7 @@ from scaling_algebra.proofs.prover import Prover, System, Uniqueness, prove
 from scaling_algebra.proofs.smtlib import script, scripts_of
 from scaling_algebra.solver.demands import first_power, provable
 from scaling_algebra.spec.axes import REGIMES, regime
-from scaling_algebra.spec.desiderata import Structure, interventions, number
+from scaling_algebra.spec.desiderata import Structure, count_interventions, enumerate_structures
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -146,7 +146,11 @@ def mssp_is_unique(name, rule):
     proof = proved(name, rule, "mssp")
     assert proof.unique is True and str(proof.outcome.structure) == STRUCTURES[name]
     assert all(a.verdict == "impossible" and a.core for a in proof.attempts if a is not proof.outcome)
-    few = [s for s in interventions(MOE_BLOCK, ZERO_READOUT) if number(MOE_BLOCK, s) <= (2 if name == "III" else 1)]
+    few = [
+        s
+        for s in enumerate_structures(MOE_BLOCK, ZERO_READOUT)
+        if count_interventions(MOE_BLOCK, s) <= (2 if name == "III" else 1)
+    ]
     assert [a.structure for a in proof.attempts] == few
     assert proof.agrees(derive(name, rule, "mssp").scaling)
     assert second_opinion(scripts_of(proof)) == ["unsat"] * len(proof.attempts)
@@ -178,7 +182,7 @@ def which_interventions(name):
         "III": lambda s: s.tied == {"expert_in", "expert_out"},
     }[name]
     prover = Prover(MOE_BLOCK, regime(name), optimizer("sgd"))
-    found = {s: prover.decide(PARAMETERIZATIONS["mssp"], s) for s in interventions(MOE_BLOCK, ZERO_READOUT)}
+    found = {s: prover.decide(PARAMETERIZATIONS["mssp"], s) for s in enumerate_structures(MOE_BLOCK, ZERO_READOUT)}
     assert len(found) == 16
     for structure, outcome in found.items():
         assert outcome.verdict == ("unique" if needed(structure) else "impossible"), str(structure)

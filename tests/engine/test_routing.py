@@ -15,7 +15,7 @@ from scaling_algebra.dynamics.sparse_routing import unselected
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .scenarios import LETTERS, shown, sizes
@@ -29,7 +29,7 @@ def test_the_batch_average_is_exact():
     """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
     dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
     d = derive(None, "sgd", "mup", ray=SPARSE[0])
-    model = TorchNetwork(d.network, Draw(dims, [7], [7]), d.scaling)
+    model = TorchNetwork(d.network, ReplicaDraw(dims, [7], [7]), d.scaling)
     model().sum().backward()
     w = model.weights
     h1 = w["input"] @ model.x

@@ -10,8 +10,8 @@ from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.desiderata import Structure, list_interventions, mssp_demands
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.networks.roles import adjoints, readouts
 from scaling_algebra.spec.networks.sums import experts
@@ -59,7 +59,7 @@ def test_gradients_below_a_norm_are_split_by_the_tensors_of_the_experts():
 
 
 def test_interventions_are_for_tensors_of_experts():
-    assert [(x.field, *x.names) for x in options(ARCHITECTURES["deepseek-v3"])] == [
+    assert [(x.field, *x.names) for x in list_interventions(ARCHITECTURES["deepseek-v3"])] == [
         *(("zero", "router"), ("exempt", "h3i")),
         *(("tied", role) for role in ("expert_gate", "expert_in", "expert_out")),
     ]
@@ -84,8 +84,8 @@ def test_the_readout_is_found_from_the_equations():
         own, block = derive("II", "adam", network=mine, **where), derive("II", "adam", **where)
         assert {names[role]: own[role] for role in own} == dict(block.tensors)
     assert "readout" not in str(Configuration.of("II", network=mine, given={"W4.init": 0}))
-    assert readouts(mine.freezing({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
-    with pytest.raises(UsageError, match="no tensor makes the output and nothing else"):
+    assert readouts(mine.with_frozen({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
+    with pytest.raises(UsageError, match="has no readout"):
         derive("I", architecture="tied-embedding", readout_init="zero")
 
 
@@ -97,7 +97,7 @@ def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
     def judged(at, demands, structure):
         if structure == base:
             raise Infeasible("fails")
-        left = doubts["exempt" if structure.exempt else "tied"] * (Open("", "h", 1),)
+        left = doubts["exempt" if structure.exempt else "tied"] * (OpenDemand("", "h", 1),)
         return search.Solution(None, structure, {}, level=Level(left))
 
     monkeypatch.setattr(search, "judge_law", judged)

@@ -8,7 +8,14 @@ from functools import cache, partial
 
 import pytest
 
-from scaling_algebra.all_rays.claims import Region, apart, claims, covered, holds, nowhere
+from scaling_algebra.all_rays.claims import (
+    Region,
+    decide_cover,
+    decide_exists,
+    decide_nowhere,
+    exclude_formula,
+    list_claims,
+)
 from scaling_algebra.all_rays.covering import Face
 from scaling_algebra.all_rays.theorems import Theorems, theorems
 from scaling_algebra.counting.kernels import Exhausted
@@ -42,7 +49,7 @@ def face(parameterization="mup", rule="sgd", network="moe", fixed=GROWING):
 
 @cache
 def known(parameterization="mup", rule="sgd", network="moe"):
-    return claims(face(parameterization, rule, network))
+    return list_claims(face(parameterization, rule, network))
 
 
 def answer(name, parameterization="mup", rule="sgd", network="moe"):
@@ -94,7 +101,7 @@ def wrong_bounds(rounds, shift=0):
 
 @cache
 def all_rays():
-    return AllRays(MOE_BLOCK, MUP.demanded(MOE_BLOCK, Structure()), Structure())
+    return AllRays(MOE_BLOCK, MUP.list_demands(MOE_BLOCK, Structure()), Structure())
 
 
 def test_bounds_hold_on_every_ray():
@@ -124,10 +131,10 @@ def test_mup_exists_on_a_whole_cell():
     assert "seen at the rays that span the cone" in answer("C exists").why
     p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
     b, c = (known()[f"{name} exists"].scaling for name in "BC")
-    assert holds(p, c, Structure(), rays).verdict == "proved"
-    assert "h1 ~ n^(1/2)" in holds(p, b, Structure(), rays).why
+    assert decide_exists(p, c, Structure(), rays).verdict == "proved"
+    assert "h1 ~ n^(1/2)" in decide_exists(p, b, Structure(), rays).why
     small = replace(c.tensors["router"], lr=Power.of({"N": -1}))
-    wrong = holds(p, replace(c, tensors={**c.tensors, "router": small}), Structure(), rays)
+    wrong = decide_exists(p, replace(c, tensors={**c.tensors, "router": small}), Structure(), rays)
     assert wrong.verdict == "refuted" and "no monomial of it is Theta(1) on all rays" in wrong.why
 
 
@@ -147,11 +154,11 @@ def test_the_cells_are_all_rays():
     answer("cover")
     answer("cover, M fixed")
     sides = [known()[name].where.sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
-    assert covered(face(), sides).verdict == "proved"
+    assert decide_cover(face(), sides).verdict == "proved"
     double = Linear.of({"N": -2, "M": 1}, ">=")
     moved = [[double if str(s) == "M >= N" else s for s in x] for x in sides]
-    assert covered(face(), moved).verdict == "refuted"
-    assert "not so at N=1" in covered(face(), sides[1:]).why
+    assert decide_cover(face(), moved).verdict == "refuted"
+    assert "not so at N=1" in decide_cover(face(), sides[1:]).why
 
 
 # --- uniqueness and impossibility -----------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ WALLS = (-1, 1, 0), (-1, 1, 1)
 def test_no_mssp_off_the_walls_with_a_zero_router():
     """One of sixteen structures. Without the clauses of any desideratum of its core it is satisfiable (negative
     control), and so it is with one clause of which a monomial is missing."""
-    found = nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS))
+    found = decide_nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS))
     assert found.verdict == "proved" and found.core
     assert second_opinion(script(found.clauses, "", ())) == ["unsat"]
     for name in found.core:
@@ -178,8 +185,8 @@ def test_no_mssp_off_the_walls_with_a_zero_router():
 
 def test_what_is_not_proved_says_so():
     """Without most desiderata there are parameterizations: a ray and a point that the engine certifies."""
-    demands = [d for d in MSSP.demanded(MOE_BLOCK, ZERO_ROUTER) if d.kind == "bounded"]
-    found = nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS), demands=demands)
+    demands = [d for d in MSSP.list_demands(MOE_BLOCK, ZERO_ROUTER) if d.kind == "bounded"]
+    found = decide_nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS), demands=demands)
     assert found.verdict == "refuted" and "meets the desiderata on N=1" in found.why
 
 
@@ -224,15 +231,17 @@ def test_mup_of_an_mlp_of_two_widths():
 def test_what_a_dense_network_has_not_is_refuted():
     """Negative controls: a formula beyond its wall, one with one power changed, a desideratum that is dropped."""
     on, claim = face(network="bottleneck"), known(network="bottleneck")["B exists"]
-    assert holds(on, claim.scaling, Structure(), [(1, 0), (1, 1)]).verdict == "refuted"
+    assert decide_exists(on, claim.scaling, Structure(), [(1, 0), (1, 1)]).verdict == "refuted"
     readout = replace(claim.scaling.tensors["readout"], lr=Power.of({"N": -2}))
     wrong = replace(claim.scaling, tensors={**claim.scaling.tensors, "readout": readout})
-    assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
+    assert decide_exists(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
     net, inside = ARCHITECTURES["bottleneck"], Region(claim.where.sides)
-    assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
-    demands = [d for d in MUP.demanded(net, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
-    assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
-    assert nowhere(net, MUP, Structure(), inside, apart(on, claim.scaling), demands).verdict == "refuted"
+    assert decide_nowhere(net, MUP, Structure(), inside, exclude_formula(on, wrong)).verdict == "refuted"
+    demands = [d for d in MUP.list_demands(net, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
+    assert len(demands) + 1 == len(MUP.list_demands(net, Structure()))
+    assert (
+        decide_nowhere(net, MUP, Structure(), inside, exclude_formula(on, claim.scaling), demands).verdict == "refuted"
+    )
 
 
 def test_a_covering_takes_each_inside_once():
@@ -244,7 +253,7 @@ def test_a_covering_takes_each_inside_once():
 
 def test_bounds_for_all_rays_do_not_count_layers():
     """So that on a deep network only existence is proved."""
-    found = claims(face(network="deep-mlp"), ["A exists"])
+    found = list_claims(face(network="deep-mlp"), ["A exists"])
     assert found["A exists"].decision.verdict == "proved"
     decision = found["A unique"].decision
     assert decision.verdict == "undecided" and "layers" in decision.why
@@ -255,7 +264,7 @@ FEW = ("B exists, K < M", "C exists, K < M", "D exists, K < M", "E exists, K < M
 
 def few_active(rule):
     """Whatever K < M does, the cells are the same, the sum has one over K, and all other powers are those at K = M."""
-    found, same = claims(face(rule=rule), FEW), claims(face(rule=rule), ["cover"])
+    found, same = list_claims(face(rule=rule), FEW), list_claims(face(rule=rule), ["cover"])
     assert set(found) == set(FEW)
     for name in FEW:
         claim, plain = found[name], same[name.removesuffix(", K < M")]
@@ -267,16 +276,16 @@ def few_active(rule):
 def test_a_formula_of_all_experts_fails_where_few_are_active():
     """With K = M a mean over all experts is right. The cells: ``tests/measure/test_walls.py``."""
     on = replace(face(), routed=True)
-    formula = claims(face(), ["cover"])["B exists"].scaling
+    formula = list_claims(face(), ["cover"])["B exists"].scaling
     rays = [(0, 0, 1), (1, 0, 1), (1, 1, 1)]
-    assert holds(face(), formula, Structure(), rays).verdict == "proved"
-    decision = holds(on, formula, Structure(), [(*x, k) for x in rays for k in (0, 1)])
+    assert decide_exists(face(), formula, Structure(), rays).verdict == "proved"
+    decision = decide_exists(on, formula, Structure(), [(*x, k) for x in rays for k in (0, 1)])
     assert decision.verdict == "refuted" and "the change of h1 is Theta(1)" in decision.why
 
 
 def test_mssp_of_a_fixed_number_of_experts():
     """MSSP exists where N_e = N, with a zero router, is unique there, and there is none elsewhere."""
-    found = claims(face("mssp"), ["a exists, M fixed"])
+    found = list_claims(face("mssp"), ["a exists, M fixed"])
     assert {str(claim.where) for name, claim in found.items() if "exists" in name} == {"N_e = N"}
     for name in ("a exists, M fixed", "a unique, M fixed", "none: zero router, M fixed"):
         decision = found[name].decision
@@ -284,7 +293,7 @@ def test_mssp_of_a_fixed_number_of_experts():
         if decision.clauses:
             assert second_opinion(script(decision.clauses, "", ())) == ["unsat"]
     everywhere = Region((), frozenset({"M"}))
-    assert nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
+    assert decide_nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
 
 
 @pytest.mark.parametrize("rule", ["signsgd", "muon"])
@@ -302,10 +311,10 @@ def test_a_divisor_of_two_sizes_proves_nothing():
     """Negative controls: formulas on the other side of the wall, and a readout whose first change overtakes it."""
     on, found = face(rule="signsgd", network="bottleneck"), known("mup", "signsgd", "bottleneck")
     for name, rays in (("A exists", [(0, 1), (1, 1)]), ("B exists", [(1, 0), (1, 1)])):
-        assert holds(on, found[name].scaling, Structure(), rays).verdict != "proved"
+        assert decide_exists(on, found[name].scaling, Structure(), rays).verdict != "proved"
     slow = {r: replace(t, lr=t.lr * Power.of({"N": -5})) for r, t in found["A exists"].scaling.tensors.items()}
     slow["readout"] = replace(slow["readout"], init_std=Power.of({"N": -6, "N_e": 2}))  # its change is of size N^-5
-    decision = holds(on, replace(found["A exists"].scaling, tensors=slow), Structure(), [(1, 0), (1, 1)])
+    decision = decide_exists(on, replace(found["A exists"].scaling, tensors=slow), Structure(), [(1, 0), (1, 1)])
     assert decision.verdict == "undecided" and "is not one power on the cone" in decision.why
 
 

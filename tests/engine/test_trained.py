@@ -12,8 +12,8 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.optimizer_reading import compile_glob, hidden_matrices, read_optimizers
 from scaling_algebra.spec.optimizers import CONSTRAINTS, OPTIMIZERS, optimizer
-from scaling_algebra.spec.trained import glob, hidden, trained
 
 from .test_axes import HEADS
 
@@ -31,7 +31,7 @@ MOE = ARCHITECTURES["moe"]
     ],
 )
 def test_one_meaning_however_it_is_written(same):
-    found, usual = trained(same, MOE), trained("muon+adamw", MOE)
+    found, usual = read_optimizers(same, MOE), read_optimizers("muon+adamw", MOE)
     assert [found.of(role) for role in MOE.tensors] == [usual.of(role) for role in MOE.tensors]
     assert [usual.of(role).name for role in MOE.tensors] == ["adamw", "adamw", "muon", "muon", "adamw"]
     again = Configuration.of("III", same, epsilon="negligible")
@@ -46,11 +46,11 @@ def test_a_tensor_in_parts_goes_by_its_own_name():
         ({"": "adamw", "hidden": "muon", "l.*.q": "sgd"}, ["sgd", "sgd"]),
         ({"": "adamw", "l.*.q[1]": "muon", "...q": "sgd", "Q0": "lion"}, ["lion", "muon"]),
     ):
-        found = trained(asked, mine)
+        found = read_optimizers(asked, mine)
         assert [found.of(f"l.*.q[{k}]").name for k in (0, 1)] == rules
     with pytest.raises(UsageError, match=r"no tensor of m named 'l\.\*\.p'; did you mean 'l\.\*\.q\[1\]'"):
-        trained({"": "adamw", "l.*.p": "muon"}, mine)
-    assert not glob("*a" * 60 + "b").fullmatch("a" * 200)  # at once
+        read_optimizers({"": "adamw", "l.*.p": "muon"}, mine)
+    assert not compile_glob("*a" * 60 + "b").fullmatch("a" * 200)  # at once
     names = [f"{x}_very_long_name_of_a_tensor_that_fills_a_line_by_itself" for x in "abcdefghijkl"]
     told = str(unknown_name("tensor", "z", names))
     assert re.search(r"known: (?:\w+_itself, )+\d more$", told) and "..." not in told
@@ -60,7 +60,7 @@ def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
     (tmp_path / "own.toml").write_text('torch = "NAdam"\nnormalises = "entry"\nmemory = true\nepsilon = true\n')
     name, adam = str(tmp_path / "own.toml"), OPTIMIZERS["adam"]
     own = Optimizer(name, "NAdam", normalises="entry", memory=True, epsilon=True)
-    assert optimizer(name) == own and trained(f"muon+{name}", MOE).of("router") == own
+    assert optimizer(name) == own and read_optimizers(f"muon+{name}", MOE).of("router") == own
     assert derive("III", own, "mup").tensors == derive("III", name, "mup").tensors == derive("III", adam, "mup").tensors
     assert derive("III", name, "mup").tensors != derive("III", "sgd", "mup").tensors
     assert Configuration.from_json(Configuration.of("III", name).as_json()).optimizer == own
@@ -71,7 +71,7 @@ def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
 )
 def test_a_file_that_says_of_no_optimizer_what_it_is_is_refused(tmp_path, said):
     (tmp_path / "own.toml").write_text(said)
-    with pytest.raises(UsageError, match=r"own\.toml says of no optimizer what it is; write for example normalises"):
+    with pytest.raises(UsageError, match=r"own\.toml describes no optimizer; write for example normalises"):
         optimizer(str(tmp_path / "own.toml"))
 
 
@@ -82,9 +82,7 @@ def test_matrices_in_blocks_of_a_fixed_side_have_the_rates_of_entries(tmp_path):
     for normaliser in ("matrix", "entry"):
         (tmp_path / "own.toml").write_text(f"normalises = '{normaliser}'\nmemory = true\nblocks = 4\n")
         assert derive("III", str(tmp_path / "own.toml"), "mup").tensors == expected
-    with pytest.raises(
-        UsageError, match="blocks of the optimizer own is 4; it goes with a normaliser, entry or matrix"
-    ):
+    with pytest.raises(UsageError, match="blocks of the optimizer own is 4; it requires a normaliser, entry or matrix"):
         Optimizer("own", torch="SGD", blocks=4)
 
 
@@ -110,7 +108,7 @@ def test_every_key_with_every_normaliser_is_answered_or_refused_in_one_line():
             try:
                 rule = Optimizer("own", normalises=normalises, **{one: values[one], other: values[other]})
             except UsageError as error:
-                assert re.match(rf"({one}|{other}) of the optimizer own is .*; it goes with ", str(error)), error
+                assert re.match(rf"({one}|{other}) of the optimizer own is .*; it requires ", str(error)), error
                 continue
             answered += 1
             assert derive(ray="N=1", optimizer=rule, parameterization="mup", architecture="mlp").tensors
@@ -118,10 +116,10 @@ def test_every_key_with_every_normaliser_is_answered_or_refused_in_one_line():
 
 
 def test_matrices_of_hidden_layers_are_no_routers_gains_or_biases():
-    assert hidden(ARCHITECTURES["deep-mlp"]) == ("hidden", "hidden_out")
+    assert hidden_matrices(ARCHITECTURES["deep-mlp"]) == ("hidden", "hidden_out")
     roles = ("query", "key", "value", "attention_out", "expert_in", "expert_out")
-    assert hidden(ARCHITECTURES["deep-transformer"]) == roles
-    assert trained("adamw,expert_in=adamw", MOE) == OPTIMIZERS["adamw"]
+    assert hidden_matrices(ARCHITECTURES["deep-transformer"]) == roles
+    assert read_optimizers("adamw,expert_in=adamw", MOE) == OPTIMIZERS["adamw"]
 
 
 def test_every_tensor_has_the_rate_of_its_rule():
@@ -130,7 +128,7 @@ def test_every_tensor_has_the_rate_of_its_rule():
     for role in MOE.tensors:
         theirs = alone[mixed.optimizer.of(role).name]
         assert mixed.exponents(role) == theirs.exponents(role), role
-        assert (mixed[role].eps is None) == (role in hidden(MOE))
+        assert (mixed[role].eps is None) == (role in hidden_matrices(MOE))
 
 
 SHAPED = {
@@ -219,7 +217,7 @@ def test_layers_and_experts_are_matrices_of_their_own():
 
 
 def test_proofs_and_formulas_say_what_they_do_not_reach():
-    assert not provable(MOE, REGIMES["II"], trained("sgd,readout=adam", MOE))
+    assert not provable(MOE, REGIMES["II"], read_optimizers("sgd,readout=adam", MOE))
     for ask, said in (
         (prove, "muon divides"),
         (lambda *x: formula("h1@1", x[1]), "takes one optimizer for all tensors"),

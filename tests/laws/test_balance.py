@@ -12,7 +12,7 @@ from scaling_algebra import law
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
-from scaling_algebra.laws.monomials import Monomial, Relation, parameter, simplified
+from scaling_algebra.laws.monomials import Monomial, Relation, parameter, simplify_exponent
 from scaling_algebra.laws.systems import GrowthSystem
 from scaling_algebra.solver.demands import Infeasible
 
@@ -22,7 +22,7 @@ P = "N**(-2*beta/d)"
 
 
 def same(e, text):
-    return simplified(e - exponent(text)) == 0
+    return simplify_exponent(e - exponent(text)) == 0
 
 
 def where(cell):
@@ -98,9 +98,9 @@ def test_a_sign_that_parameters_decide_makes_two_cells():
     for at, power in (((3, 1), -3), ((1, 3), Fraction(-1, 3)), ((1, 9), Fraction(-7, 9)), (("1/4", "1/2"), None)):
         put = dict(zip("pq", map(exponent, map(str, at)), strict=True))
         inside = [
-            c for c in b.cells if all(holds(replace(w, ratio=w.ratio.substituted(put)), {"n": 1}) for w in c.where)
+            c for c in b.cells if all(holds(replace(w, ratio=w.ratio.substitute(put)), {"n": 1}) for w in c.where)
         ]
-        found = {Fraction(str(c.minimum.substituted(put)["n"])) for c in inside}
+        found = {Fraction(str(c.minimum.substitute(put)["n"])) for c in inside}
         assert found == ({power} if power is not None else found) and len(found) == 1
 
 
@@ -124,13 +124,13 @@ def test_the_size_that_reaches_an_error():
     """(13) needs eps to be the L2 error, (14) its square: no one meaning gives both."""
     b = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"])
     for eps, n in (("eps", "R/eps"), ("eps**2", "R/eps^2")):
-        assert str(replace(b, reach=eps).reached(b.cells[1])["n"]) == n
+        assert str(replace(b, reach=eps).find_reach(b.cells[1])["n"]) == n
 
 
 def test_constants_count_where_numbers_are_asked():
     """The derivative is zero at N = n^(2/3), where the sum is 6 n^(-1/3)."""
     b = replace(balance("4*N**-0.5 + 2*N/n", ["N"], ["n"]), reach="0.01")
-    assert {name: m.expr for name, m in b.reached(b.cell).items()} == {"n": 600**3, "N": 360_000}
+    assert {name: m.expr for name, m in b.find_reach(b.cell).items()} == {"n": 600**3, "N": 360_000}
     assert "216000000" in str(b) and b.document().record["reached"][0]["n"]["prefactor"] == "216000000"
 
 
@@ -152,7 +152,7 @@ def test_an_additive_constant_is_irreducible():
     assert whole.cell == plain.cell and whole.irreducible == sympy.Rational(169, 100)
     assert any("above the irreducible" in line for line in whole.notes)
     (size, above) = (replace(b, reach=x) for b, x in ((whole, "2"), (plain, "0.31")))
-    assert size.reached(size.cell)["F"].at({}) == pytest.approx(above.reached(above.cell)["F"].at({}))
+    assert size.find_reach(size.cell)["F"].at({}) == pytest.approx(above.find_reach(above.cell)["F"].at({}))
     assert agrees(whole, {"F": 1})
     with pytest.raises(UsageError, match="not above the irreducible"):
         replace(whole, reach="1.5").document()
@@ -254,8 +254,8 @@ def test_cells_against_linear_programming(powers, free, grows):
                 bounds=[(None, None)] * (k + 1),
             )
             put = {str(x): value for x, value in at.items()}
-            here = [c for c in cells if all(size(w.ratio.substituted(put), logs) <= 0 for w in c.where)]
-            least = {round(size(c.minimum.power.substituted(put), logs), 6) for c in here}
+            here = [c for c in cells if all(size(w.ratio.substitute(put), logs) <= 0 for w in c.where)]
+            least = {round(size(c.minimum.power.substitute(put), logs), 6) for c in here}
             assert least == ({round(found.fun, 6)} if found.status == 0 else set()), (text(total), bounds, put, logs)
             decided += found.status == 0
     assert decided > 12

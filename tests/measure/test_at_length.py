@@ -34,7 +34,7 @@ def test_another_value_breaks_a_desideratum(regime, rule):
             assert dict(settings_of(d))[name] == moved
             assert d.unmet and ALL_HOLD not in str(d), name
             look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
-            demands = d.configuration.parameterization.demanded(d.network, Structure())
+            demands = d.configuration.parameterization.list_demands(d.network, Structure())
             demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
             failures = {x.label for x in demands if violation(x, look) or unfaithful(x, look)}
             named = {x.label for x in demands if any(line.startswith(x.label) for line in d.unmet)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scaling_algebra import derive
-from scaling_algebra.verify.judging.fit import fit
+from scaling_algebra.verify.judging.fit import fit_exponent
 
 DEPENDS = ("derives", "verify/judging/fit.py")
 
@@ -68,7 +68,7 @@ def scale(role, n):
 def slopes(record_property, index, steps, *args, **options):
     """Exponents of one of the two over the widths, by power of the decay; ``steps`` by width."""
     found = {
-        p: fit(list(SIZES), [np.abs(run(n, p, steps(n), *args, **options)[index]) for n in SIZES])
+        p: fit_exponent(list(SIZES), [np.abs(run(n, p, steps(n), *args, **options)[index]) for n in SIZES])
         for p in (0.0, 0.5, 1.0)
     }
     record_property("slopes", {p: [x.slope, x.low, x.high] for p, x in found.items()})

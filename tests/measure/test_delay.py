@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
-from scaling_algebra.verify.judging.fit import fit
+from scaling_algebra.verify.judging.fit import fit_exponent
 
 DEPENDS = ("derives", "verify/judging")
 SIZES, SEEDS, UPDATES, RATE = (32, 64, 128, 256), 64, 16, 0.3
@@ -40,7 +40,7 @@ def outputs(rule, n):
 def test_the_output_starts_too_small_and_catches_up(rule, late, record_property):
     """MSSP, whose output is not too small, is the control."""
     by_size = [outputs(rule, n) for n in SIZES]
-    fits = [fit(SIZES, [x[t] for x in by_size]) for t in range(1, UPDATES + 1)]
+    fits = [fit_exponent(SIZES, [x[t] for x in by_size]) for t in range(1, UPDATES + 1)]
     record_property("slope of f at t = 1, 2, ...", [round(x.slope, 2) for x in fits])
     record_property("size of f at N = 256", [round(float((x**2).mean() ** 0.5), 4) for x in by_size[-1][1:]])
     early = [x.slope for x in fits[:3]]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from scaling_algebra import Power, derive
-from scaling_algebra.verify.judging.fit import fit
+from scaling_algebra.verify.judging.fit import fit_exponent
 
 DEPENDS = ("derives", "verify/judging/fit.py")
 
@@ -63,7 +63,7 @@ def slopes(optimizer, given=()):
     multipliers = {**scaling.multipliers, **{k: 1 / Power.parse(v) for k, v in given}}
     scaling = type(scaling)(scaling.tensors, multipliers)
     found = [[changes(optimizer, scaling, n, seed) for seed in range(SEEDS)] for n in SIZES]
-    return {k: fit(list(SIZES), [np.array([one[k] for one in row]) for row in found]) for k in ("h", "m", "f")}
+    return {k: fit_exponent(list(SIZES), [np.array([one[k] for one in row]) for row in found]) for k in ("h", "m", "f")}
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -10,6 +10,7 @@ from ..verify.test_fit_laws import OPTIMUM, bent, chinchilla, fit_rates, rates, 
 DEPENDS = (
     "verify/judging/laws.py",
     "verify/judging/optima.py",
+    "verify/judging/rates.py",
     "verify/judging/regions.py",
     "tests/verify/test_fit_laws.py",
 )
@@ -27,7 +28,7 @@ def test_of_the_parameters_of_a_law(record_property, monkeypatch):
     law, held = chinchilla(), dict.fromkeys(true, 0)
     known = {**true, **dict(zip(law.constants, (1.7, 400, 410), strict=True))}
     start = np.log([known[name] for name in (*law.constants, *law.parameters)])
-    monkeypatch.setattr(FittedSum, "starts", lambda self, x: [start])
+    monkeypatch.setattr(FittedSum, "iterate_starts", lambda self, x: [start])
     for seed in range(DRAWS):
         fitted = law.fit(runs(seed), resamples=60, seed=seed)
         for name, value in true.items():

@@ -17,7 +17,7 @@ from scaling_algebra import derive
 from scaling_algebra.verify.infinite_width.comparison import trained
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.measuring.sizes import dims_at
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 DEPENDS = ("derives", "verify/infinite_width", "verify/networks")
@@ -97,7 +97,7 @@ def test_training_at_rank_one_is_training():
     """The same tensors and the same outputs as torch."""
     t, n = course("III"), 12
     limit, d = trajectory(t).limit, t.derivation
-    built = TorchNetwork(d.network, Draw(dims_at(d.ray, n), [3], [3], "cpu"), d.scaling)
+    built = TorchNetwork(d.network, ReplicaDraw(dims_at(d.ray, n), [3], [3], "cpu"), d.scaling)
     starts = {x: (p.detach() / built.constants.init_of(x)).numpy()[0] for x, p in built.weights.items()}
     assert not np.ptp(starts["expert_in"], axis=0).any() and not np.ptp(starts["expert_out"], axis=0).any()
     h1, alike = starts["input"] @ t.inputs[0], (starts["expert_in"][0], starts["expert_out"][0])

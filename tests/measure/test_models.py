@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.verify.apply.checking import check_model, culprit
+from scaling_algebra.verify.apply.checking import check_model, find_first_to_blame
 from scaling_algebra.verify.judging.fit import Verdict
 
 from .zoo import ZOO
@@ -13,7 +13,7 @@ DEPENDS = ("derives", "trains", "verify/apply", "verify/tracing", "tests/measure
 
 
 def said(report, record_property):
-    first = culprit(report)
+    first = find_first_to_blame(report)
     record_property("said", report.closing + (f"; {first.quantity} at step {first.step}" if first else ""))
     return first
 

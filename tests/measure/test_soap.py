@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaling_algebra.verify.judging.fit import fit
+from scaling_algebra.verify.judging.fit import fit_exponent
 
 DEPENDS = ("verify/judging/fit.py",)
 
@@ -48,6 +48,6 @@ def norms(n, seed, before, repeated):
 def test_operator_norm_of_a_step(before, repeated, power, record_property):
     """n, as Adam's, where the published basis has not seen the gradient; else 1, as Shampoo's."""
     rows = [np.array([norms(n, seed, before, repeated) for seed in range(SEEDS)]) for n in SIZES]
-    found = [fit(list(SIZES), [row[:, t] for row in rows]) for t in range(3)]
+    found = [fit_exponent(list(SIZES), [row[:, t] for row in rows]) for t in range(3)]
     record_property("slopes", [[x.slope, x.low, x.high] for x in found])
     assert all(x.low - 0.1 < power < x.high + 0.1 for x in found), found

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from scaling_algebra.all_rays.claims import nowhere
-from scaling_algebra.spec.desiderata import interventions
+from scaling_algebra.all_rays.claims import decide_nowhere
+from scaling_algebra.spec.desiderata import enumerate_structures
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 from ..engine.test_theorems import MSSP, WALLS, ZERO_ROUTER, answer, few_active, mssp_on_walls, off_walls
@@ -31,7 +31,7 @@ def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
     """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one."""
     answer("b unique", "mssp")
     tied = next(
-        s for s in interventions(MOE_BLOCK, MSSP.base_structure(MOE_BLOCK)) if len(s.tied) == 2 and not s.exempt
+        s for s in enumerate_structures(MOE_BLOCK, MSSP.base_structure(MOE_BLOCK)) if len(s.tied) == 2 and not s.exempt
     )
-    found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
+    found = decide_nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
     assert found.verdict == "refuted"

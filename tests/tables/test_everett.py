@@ -7,7 +7,7 @@ import pytest
 
 from scaling_algebra import Power, UsageError, derive
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import mean_field, ntp, sp
@@ -30,7 +30,7 @@ def test_mup_is_the_largest_stable_one(rule):
     free = {role: mup(MLP, role) for role in MLP.tensors}
     found = certify_rates("mup", RULES[rule])
     for role, abc in free.items():
-        assert found[role] * abc.multiplier ** moved(RULES[rule])["lr"] == d[role].lr
+        assert found[role] * abc.multiplier ** gauge_powers(RULES[rule])["lr"] == d[role].lr
         assert abc.multiplier * abc.init_std == d[role].init_std
 
 
@@ -59,7 +59,7 @@ def test_assumed_alignment_against_the_engine(gauge, rule):
 @pytest.mark.parametrize(("gauge", "layers"), [("sp", sp), ("ntp", ntp), ("mean-field", mean_field), ("mup", mup)])
 def test_rates_without_alignment_diverge(gauge, layers, rule):
     """Negative control, at the first update: the formula for no alignment makes the network blow up."""
-    rates, factors = assume_rates(gauge, RULES[rule], HALF), moved(RULES[rule])["lr"]
+    rates, factors = assume_rates(gauge, RULES[rule], HALF), gauge_powers(RULES[rule])["lr"]
     abc = {role: layers(MLP, role) for role in MLP.tensors}
     given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
     given |= {f"{role}.lr": rates[role] * x.multiplier**factors for role, x in abc.items()}
@@ -74,7 +74,7 @@ def test_moving_a_multiplier_changes_no_size():
     for rule in RULES.values():
         one, other = certify_rates("sp", rule), certify_rates("ntp", rule)
         for role in MLP.tensors:
-            assert one[role] == other[role] * ntp(MLP, role).multiplier ** moved(rule)["lr"]
+            assert one[role] == other[role] * ntp(MLP, role).multiplier ** gauge_powers(rule)["lr"]
 
 
 @pytest.mark.parametrize("regime", ["I", "II", "III"])

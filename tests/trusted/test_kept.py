@@ -52,7 +52,7 @@ def whole(tmp_path_factory):
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     """The disk is full at any moment of the writing."""
     path = tmp_path / "report.json"
-    files.write(path, "old")
+    files.write_file(path, "old")
     for name in ("fsync", "replace"):
 
         def full(*_):
@@ -60,7 +60,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
         monkeypatch.setattr(os if name == "fsync" else Path, name, full)
         with pytest.raises(UsageError, match=r"cannot write .*No space left on device"):
-            files.write(path, "new")
+            files.write_file(path, "new")
         monkeypatch.undo()
         assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
@@ -76,9 +76,9 @@ def test_a_link_in_a_folder_is_replaced_and_a_device_is_written_into(tmp_path):
     kept = tmp_path / "mine.txt"
     kept.write_text("mine")
     (tmp_path / "report.md").symlink_to(kept)
-    files.write(tmp_path / "report.md", "report")
+    files.write_file(tmp_path / "report.md", "report")
     assert kept.read_text() == "mine" and (tmp_path / "report.md").read_text() == "report"
-    files.write(Path(os.devnull), "nothing")
+    files.write_file(Path(os.devnull), "nothing")
     assert not Path(os.devnull).is_file()
 
 
@@ -98,7 +98,11 @@ def test_a_link_in_a_circle_is_refused(verb, tmp_path):
     for place in (link, link / "x.json"):
         found = run(*verb.split(), "-o", place)
         assert found.exit_code == 2 and "cannot use" in found.stderr and len(found.stderr.splitlines()) == 1
-    for write in (lambda: files.behind(link), lambda: files.check(link), lambda: files.write(link / "x", "")):
+    for write in (
+        lambda: files.resolve_link(link),
+        lambda: files.check_writable(link),
+        lambda: files.write_file(link / "x", ""),
+    ):
         with pytest.raises(UsageError):
             write()
 
@@ -163,7 +167,7 @@ def test_what_is_no_store_is_one_line_and_not_waited_for(tmp_path):
     os.mkfifo(path)
     os.mkfifo(tmp_path / "plan.json")
     for read in (lambda: Store(tmp_path).environment("I-sgd-sp"), lambda: read_plan(tmp_path)):
-        with pytest.raises(UsageError, match=r"it is .*no regular file"):
+        with pytest.raises(UsageError, match=r"it is .*not a regular file"):
             read()
 
 

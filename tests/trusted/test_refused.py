@@ -15,8 +15,8 @@ from scaling_algebra.recipes.files import config_sizes
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.tables.implementations.shipped import parse
 from scaling_algebra.tables.published.printed import SCHEMA, read
 
@@ -27,7 +27,7 @@ READERS = {
     "expression": expression,
     "law": law,
     "optimizer file": optimizer,
-    "optimizers": lambda text: trained(text, MOE_BLOCK),
+    "optimizers": lambda text: read_optimizers(text, MOE_BLOCK),
     "given": lambda text: Configuration.of("III", "sgd", given=text.split("; "), readout_init="maximal"),
     "network": lambda text: network("tried", text, AXES),
     "network file": read_network,

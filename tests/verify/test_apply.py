@@ -22,12 +22,12 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
-from scaling_algebra.verify.apply.folding import ends, scaled
-from scaling_algebra.verify.apply.parts import said as sizes_in_fields
+from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
+from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
 from scaling_algebra.verify.tracing.building import DEFAULTS as READ
 from scaling_algebra.verify.tracing.config_probing import probe
 
@@ -110,7 +110,7 @@ def test_what_the_groups_leave_out_is_told():
         plan(Small, BASE, TARGET, batchsize=64)
     with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
         p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
-    doubt = Open("a demand", "block.change", 1, tensor="block.up[0]")
+    doubt = OpenDemand("a demand", "block.change", 1, tensor="block.up[0]")
     rows = replace(p, recipe=replace(p.recipe, open=(doubt,))).as_rows()
     assert {row["name"] for row in rows if row["undecided"]} == {"block.up"}
     whole = plan(Small, BASE, TARGET, **given, decay=0.1)
@@ -358,6 +358,27 @@ def test_a_folded_multiplier_trains_as_one_in_the_code():
     assert not torch.equal(inside, run(q, torn, eps=1e-3))
 
 
+class Tied(nn.Module):
+    """A head tied to the embedding behind a norm with a gain, whose output is divided by a power of the width."""
+
+    def __init__(self, n, power):
+        super().__init__()
+        self.divisor, self.tokens, self.norm = n**power / 8, nn.Embedding(64, n), nn.RMSNorm(n)
+
+    def forward(self, ids):
+        return self.norm(self.tokens(ids)) / self.divisor @ self.tokens.weight.T
+
+
+@pytest.mark.parametrize(("power", "left"), [(1, 1), (0, 1 / 4)])
+def test_a_multiplier_that_undoes_the_start_of_a_gain_is_not_printed(power, left):
+    """The module divides the gain by the width itself, as MiniCPM does: the gain would start at 4, and what it makes be
+    multiplied by 1/4. Negative control: where it does not, 1/4 is left."""
+    made = plan(lambda z: (Tied(z["N"], power), torch.arange(6)), "N=32", "N=128", **GIVEN)
+    gain = made["norm.weight"]
+    assert made.multipliers == {"scale": left} and gain.fill == 1 and gain.settings["lr"].target == GIVEN["lr"]
+    assert ("multiply scale by 0.25" in str(made)) == (left != 1)
+
+
 @pytest.mark.parametrize(("rule", "rate", "eps"), [("sgd", 1 / 4, None), ("adamw", 1 / 2, 2), ("muon", 1 / 2, None)])
 def test_rates_of_a_folded_tensor(rule, rate, eps):
     """Of a step of gradients m^2, of a normalised one m."""
@@ -365,16 +386,16 @@ def test_rates_of_a_folded_tensor(rule, rate, eps):
     from scaling_algebra.spec.powers import Power
 
     settings = recipe("N=16", "N=32", rule)["hidden"]
-    after = scaled(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
+    after = rescale_settings(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
     factors = {what: after[what].factor / settings[what].factor for what in settings}
     assert factors["lr"] == rate and factors.get("eps") == eps and factors["init_std"] == 0.5
     assert str(after["init_std"].rule) == "N^(-3/2)"
 
 
 def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
-    assert ends(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
+    assert find_fold_target(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
     with pytest.raises(UsageError, match="ends in no matrix"):
-        ends(ARCHITECTURES["tied-embedding"].freezing(ARCHITECTURES["tied-embedding"].tensors), "out")
+        find_fold_target(ARCHITECTURES["tied-embedding"].with_frozen(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
 @pytest.mark.parametrize("family", ["llama"])

@@ -23,15 +23,15 @@ from scaling_algebra.solver.derivation import search_cached
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import (
-    between,
     check_model,
-    coming,
-    culprit,
-    of_choices,
-    of_crossovers,
-    settled,
+    drop_rerouted_replicas,
+    find_first_to_blame,
+    interpolate_sizes,
+    suspend_converging_rows,
+    suspend_crossovers,
+    suspend_rerouted_steps,
 )
-from scaling_algebra.verify.apply.loading import load
+from scaling_algebra.verify.apply.loading import load_build
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
@@ -158,7 +158,7 @@ def crossover(gap, odds, pairs=3):
 def test_a_term_that_gives_way_to_another_is_not_refuted_and_a_slope_that_stays_is(slopes, level, verdict):
     for noise in (0.002, 0.02):
         for sign in (1, -1):
-            row = coming(refuted_with([sign * x for x in slopes], level=level, noise=noise)).rows[0]
+            row = suspend_converging_rows(refuted_with([sign * x for x in slopes], level=level, noise=noise)).rows[0]
             assert row.verdict is verdict
             assert verdict is Verdict.REFUTED or row.note.startswith(
                 "comes nearer to n^(0) from size to size; N=8 to N="
@@ -167,7 +167,7 @@ def test_a_term_that_gives_way_to_another_is_not_refuted_and_a_slope_that_stays_
 
 def test_a_message_asks_for_sizes_that_are_decided_there():
     """Between the last two of them the slope is near the prediction."""
-    row = coming(refuted_with(crossover(0.5, 8), level="demand", noise=0.001)).rows[0]
+    row = suspend_converging_rows(refuted_with(crossover(0.5, 8), level="demand", noise=0.001)).rows[0]
     first, last = map(int, re.findall(r"N=(\d+)", row.note))
     assert first == 8 and crossover(0.5, 8, int(np.log2(last)))[-1] < 0.15
 
@@ -195,7 +195,7 @@ def test_initial_values_that_still_count_beside_an_update_refute_no_undecided_si
         asked = {"k.init": [Fraction(-1, 2)], "k.update": [..., Fraction(0)], "out": [..., Fraction(0)]}
         report = judge(m, asked)
         rows = [replace(r, verdict=Verdict.REFUTED, level=level, note="") for r in report.rows if r.quantity == "out"]
-        (row,) = of_crossovers(replace(report, rows=tuple(rows)), m, asked).rows
+        (row,) = suspend_crossovers(replace(report, rows=tuple(rows)), m, asked).rows
         return row
 
     row = verdict(0.0, 0.33)
@@ -212,10 +212,10 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
     own = replace(own, fit=replace(own.fit, low=-0.6, high=-0.15))
     means = {**later.means, ("w.init", 1): refuted_with((-0.42, -0.4), quantity="w.init").means["w.init", 1]}
     report = replace(later, rows=(later.rows[-1], own), means=means)
-    assert culprit(report).quantity == "w.init"
-    assert culprit(replace(report, rows=(own,))) is None
+    assert find_first_to_blame(report).quantity == "w.init"
+    assert find_first_to_blame(replace(report, rows=(own,))) is None
     near = replace(own, fit=replace(own.fit, slope=-0.1, low=-0.3, high=0.05))
-    assert culprit(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
+    assert find_first_to_blame(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
     ],
 )
 def test_what_comes_to_its_prediction_is_not_refuted_and_what_stays_beside_it_is(slopes, verdict):
-    assert coming(refuted_with(slopes)).rows[0].verdict is verdict
+    assert suspend_converging_rows(refuted_with(slopes)).rows[0].verdict is verdict
 
 
 def test_a_token_that_chooses_other_experts_refutes_no_power():
     report = refuted_with((1.0, 1.0), quantity="w.propagating", step=2)
-    assert [of_choices(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [
+    assert [suspend_rerouted_steps(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [
         Verdict.INCONCLUSIVE,
         Verdict.REFUTED,
     ]
@@ -245,9 +245,9 @@ def test_a_token_that_chooses_other_experts_refutes_no_power():
         sizes=[1.0, 2.0],
         values={("w", 2): [np.arange(5.0)] * 2, ("w", 1): [np.arange(5.0)] * 2},
     )
-    assert settled(m, {1: [[False] * 5] * 2, 2: [[True, *[False] * 4]] * 2}) == set()
+    assert drop_rerouted_replicas(m, {1: [[False] * 5] * 2, 2: [[True, *[False] * 4]] * 2}) == set()
     assert [len(v) for v in m.values["w", 2]] == [4, 4] and [len(v) for v in m.values["w", 1]] == [5, 5]
-    assert settled(m, {2: [[True] * 3 + [False] * 2] * 2}) == {2}
+    assert drop_rerouted_replicas(m, {2: [[True] * 3 + [False] * 2] * 2}) == {2}
 
 
 def few(sizes):
@@ -358,7 +358,7 @@ def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what
     rules = {r: {what: Power()} for r in ([role[:-2] + f"{k}]" for k in range(3)] if role != where else [role])}
     report = check_model(build, seeds=4, rules=rules)
     assert report.exit_code == 1
-    assert culprit(report).quantity == f"{where}.{'init' if what == 'init_std' else 'update'}"
+    assert find_first_to_blame(report).quantity == f"{where}.{'init' if what == 'init_std' else 'update'}"
 
 
 class Branches(nn.Module):
@@ -389,7 +389,7 @@ def test_depth_may_grow(rules, found):
     powers = {what: Power.of(power) for what, power in rules.items()}
     report = check_model(Branches, "N=16,L=2", "N=16,L=32", seeds=4, rules={"branches.*.1.weight": powers})
     assert report.tally.refuted if found else not report.tally.refuted
-    assert found is None or culprit(report).quantity == found
+    assert found is None or find_first_to_blame(report).quantity == found
 
 
 def test_parts_are_those_of_the_product_that_a_parameter_is_in():
@@ -433,7 +433,7 @@ def test_the_rates_of_an_optimizer_of_ones_own():
     tokens = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
     for rate in (lambda n: 0.01, lambda n: 9.6 / n**2):  # one at every size, and one that falls too fast
         wrong = check_model(own(rate, tokens), seeds=4)
-        assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
+        assert wrong.exit_code == 1 and find_first_to_blame(wrong).quantity == "2.weight.update"
 
 
 def with_muon(rate):
@@ -453,7 +453,7 @@ def test_the_rates_of_several_optimizers():
     sizes = {"base": "N=8", "target": "N=128", "seeds": 4}
     good, bad = check_model(with_muon(lambda n: 0.1), **sizes), check_model(with_muon(lambda n: 3.2 / n), **sizes)
     assert (good.exit_code, good.environment["optimizer"]) == (0, "adamw,1.weight=muon")
-    assert bad.exit_code == 1 and culprit(bad).quantity == "1.weight.update"
+    assert bad.exit_code == 1 and find_first_to_blame(bad).quantity == "1.weight.update"
 
 
 def test_the_numbers_of_a_plan_of_two_optimizers_are_trained():
@@ -600,7 +600,7 @@ def test_a_compiled_module_is_read_as_it_was():
 
 
 def test_sizes_lie_on_a_ray_and_are_whole():
-    middle = between({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 16, "K": 2}, 3)[1]
+    middle = interpolate_sizes({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 16, "K": 2}, 3)[1]
     assert middle == {"N": 64, "N_e": 8, "M": 8, "K": 2}
     for base, target, points, said in (
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
@@ -609,7 +609,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
         ({"N": 32, "M": 4}, {"N": 128, "M": 8}, 3, "M is to grow 2 times by one factor, as to M=16, or"),
     ):
         with pytest.raises(UsageError, match=said):
-            between(base, target, points)
+            interpolate_sizes(base, target, points)
 
 
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
@@ -629,13 +629,13 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
     ):
         with pytest.raises(UsageError, match=re.escape(said)):
-            load(text, {})
+            load_build(text, {})
 
 
 def test_a_configuration_has_layers_where_depth_grows(tmp_path):
     pytest.importorskip("transformers").LlamaConfig(num_hidden_layers=8).save_pretrained(tmp_path)
     for target, layers in (("N=32,L=4", 3), ("N=64", 1)):
-        build, options = load(f"hf:{tmp_path / 'config.json'}", {"target": target})
+        build, options = load_build(f"hf:{tmp_path / 'config.json'}", {"target": target})
         assert len(build({"N": 32, "L": 3})[0].model.layers) == layers and options["fold"] is (layers == 3)
 
 
@@ -682,7 +682,7 @@ def test_rates_behind_zeros_are_judged():
     """Two steps were too few for what lies behind a zero gate, and a wrong rate there agreed."""
     planted = {"a.weight": {"lr": Power()}}
     report = check_model(lambda s: Asleep(s["N"]), "N=16", "N=64", seeds=4, rules=planted)
-    assert culprit(report).quantity == "a.weight.update" and max(r.step for r in report.rows) == 3
+    assert find_first_to_blame(report).quantity == "a.weight.update" and max(r.step for r in report.rows) == 3
     short = check_model(lambda s: Asleep(s["N"], asleep=True), "N=16", "N=64", seeds=4, steps=2, rules=planted)
     assert not short.tally.refuted
     assert (
@@ -735,7 +735,7 @@ def test_the_readout_starts_as_the_plan_has_it():
     report = check_model(
         lambda s: _perceptron(s["N"]), "N=16", "N=64", seeds=4, rules={"4.weight": {"init_std": Power()}}
     )
-    assert culprit(report).quantity == "4.weight.init" and report.exit_code == 1
+    assert find_first_to_blame(report).quantity == "4.weight.init" and report.exit_code == 1
 
 
 def test_plans_and_checks_leave_the_generator_alone():

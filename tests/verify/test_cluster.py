@@ -12,7 +12,7 @@ pytest.importorskip("distributed")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns.plans import Effort, job
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.measuring import pool, runs
 from scaling_algebra.verify.measuring.cells import RunCell
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
@@ -78,7 +78,7 @@ def test_other_versions_are_refused_with_both():
     ],
 )
 def test_no_memory_is_told_from_other_errors(error, is_memory):
-    assert out_of_memory(error) is is_memory
+    assert is_out_of_memory(error) is is_memory
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_memory_is_given_back_when_nothing_holds_the_failed_tensors(setup, monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(runs, "train_network", fails)
-    monkeypatch.setattr(Hardware, "forget", lambda self: seen.append([x() is None for x in held]))
+    monkeypatch.setattr(Hardware, "release_memory", lambda self: seen.append([x() is None for x in held]))
     with pytest.raises(UsageError, match="not enough memory"):
         runs.train_cell(setup, RunCell("values", 0, 0, 4), Hardware())
     assert seen == [[True] * k for k in (1, 2, 3)]

@@ -13,12 +13,12 @@ from scaling_algebra import signals
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.claims import Claim
-from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
-from scaling_algebra.verify.judging.gates import planted
-from scaling_algebra.verify.judging.mixtures import SEEN, TRACE, powers_below, share
-from scaling_algebra.verify.judging.regions import Acceptance, Settled, outcome
-from scaling_algebra.verify.judging.resampling import median, resampled
-from scaling_algebra.verify.judging.verdicts import share_of
+from scaling_algebra.verify.judging.fit import Fit, Verdict, fit_exponent, judge_exponent, zero_rounding
+from scaling_algebra.verify.judging.gates import check_planted_exponents
+from scaling_algebra.verify.judging.mixtures import SEEN, TRACE, bound_share, list_powers_below
+from scaling_algebra.verify.judging.regions import Acceptance, Outcome, name_outcome
+from scaling_algebra.verify.judging.resampling import estimate_by_bootstrap, weighted_median
+from scaling_algebra.verify.judging.verdicts import bound_share_of
 
 HALF = Fraction(1, 2)
 N = [64, 112, 197, 346, 608]
@@ -48,7 +48,7 @@ def power_law(exponent: float, seeds: int = 64, noise: float = 0.05, correction:
 
 @pytest.mark.parametrize("exponent", [Fraction(-5, 2), Fraction(-1, 2), Fraction(0), Fraction(1)])
 def test_a_slope_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
-    measured = fit(SIZES, power_law(float(exponent)))
+    measured = fit_exponent(SIZES, power_law(float(exponent)))
     assert measured.slope == pytest.approx(float(exponent), abs=0.02)
     assert judge_exponent(measured, exponent + Fraction(1, 4), Fraction(1, 4)) is Verdict.REFUTED  # on a finer grid
     assert judge_exponent(measured, exponent) is Verdict.AGREES
@@ -58,20 +58,23 @@ def test_a_slope_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
 
 def test_one_random_scalar_per_seed_is_fitted_through_its_mean_square():
     rng = np.random.default_rng(0)
-    measured = fit(SIZES, [abs(rng.standard_normal(64)) / n for n in SIZES])
+    measured = fit_exponent(SIZES, [abs(rng.standard_normal(64)) / n for n in SIZES])
     assert judge_exponent(measured, Fraction(-1)) is Verdict.AGREES
 
 
 def test_noise_is_inconclusive():
     rng = np.random.default_rng(1)
-    measured = fit(SIZES, [np.exp(6 * rng.standard_normal(8)) for _ in SIZES])
+    measured = fit_exponent(SIZES, [np.exp(6 * rng.standard_normal(8)) for _ in SIZES])
     assert judge_exponent(measured, Fraction(0)) is Verdict.INCONCLUSIVE
 
 
 def test_a_law_that_still_bends_gets_a_wider_interval():
-    straight, bent = fit(SIZES, power_law(-0.5, noise=0.01)), fit(SIZES, power_law(-0.5, noise=0.01, correction=8))
+    straight, bent = (
+        fit_exponent(SIZES, power_law(-0.5, noise=0.01)),
+        fit_exponent(SIZES, power_law(-0.5, noise=0.01, correction=8)),
+    )
     assert bent.high - bent.low > 2 * (straight.high - straight.low)
-    upper = fit(SIZES[2:], power_law(-0.5, noise=0.01, correction=8)[2:])
+    upper = fit_exponent(SIZES[2:], power_law(-0.5, noise=0.01, correction=8)[2:])
     assert bent.low <= upper.slope <= bent.high
 
 
@@ -84,8 +87,8 @@ def test_a_slope_may_drift_by_a_tenth_however_wide_the_grid():
 def test_data_that_agree_with_a_wrong_exponent_plant_nothing():
     right, wrong = (Fit(x, 0.01, x - 0.02, x + 0.02, x, x, False, 5, 32) for x in (0.0, 0.5))
     half = Fraction(1, 2)
-    assert planted([(right, Fraction(0))], half).passed
-    assert not planted([(right, Fraction(0)), (wrong, Fraction(0))], half).passed
+    assert check_planted_exponents([(right, Fraction(0))], half).passed
+    assert not check_planted_exponents([(right, Fraction(0)), (wrong, Fraction(0))], half).passed
 
 
 def test_a_slope_that_bends_towards_the_prediction_is_not_refuted():
@@ -96,76 +99,76 @@ def test_a_slope_that_bends_towards_the_prediction_is_not_refuted():
     assert judge_exponent(leaving, Fraction(-1)) is Verdict.REFUTED
 
     for last, towards, away in ((0.6, -1, 0), (0.4, 0, -1)):  # of pairs of sizes, as of a gradient behind a norm in II
-        curve = fit(SIZES, [2**-y * power_law(0, noise=0.01)[0] for y in np.cumsum([0, 0.5, 0.3, 0.5, last])])
+        curve = fit_exponent(SIZES, [2**-y * power_law(0, noise=0.01)[0] for y in np.cumsum([0, 0.5, 0.3, 0.5, last])])
         assert judge_exponent(curve, Fraction(towards), later=True) is Verdict.INCONCLUSIVE
         assert all(judge_exponent(curve, Fraction(p), later=True) is Verdict.REFUTED for p in (away, -2))
 
 
 @pytest.mark.parametrize(("sizes", "seeds"), [(2, 64), (5, 3)])
 def test_too_few_sizes_or_seeds_are_inconclusive(sizes, seeds):
-    measured = fit(SIZES[:sizes], power_law(0, seeds)[:sizes])
+    measured = fit_exponent(SIZES[:sizes], power_law(0, seeds)[:sizes])
     assert judge_exponent(measured, Fraction(0)) is Verdict.INCONCLUSIVE
     assert judge_exponent(measured, Fraction(2)) is Verdict.INCONCLUSIVE
 
 
 def test_exactly_zero():
-    zero = fit(SIZES, [np.zeros(8) for _ in SIZES])
+    zero = fit_exponent(SIZES, [np.zeros(8) for _ in SIZES])
     assert judge_exponent(zero, None) is Verdict.AGREES
     assert judge_exponent(zero, Fraction(-1)) is Verdict.REFUTED
-    assert judge_exponent(fit(SIZES, power_law(-1)), None) is Verdict.REFUTED
-    assert zeros_to_rounding(np.array([1e-20, 1e-3]), 1.0).tolist() == [0.0, 1e-3]
+    assert judge_exponent(fit_exponent(SIZES, power_law(-1)), None) is Verdict.REFUTED
+    assert zero_rounding(np.array([1e-20, 1e-3]), 1.0).tolist() == [0.0, 1e-3]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_inconclusive(bad):
     values = power_law(0)
     values[2][0] = bad
-    assert judge_exponent(fit(SIZES, values), Fraction(0)) is Verdict.INCONCLUSIVE
+    assert judge_exponent(fit_exponent(SIZES, values), Fraction(0)) is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("exponent", [Fraction(-5, 2), -HALF, Fraction(0), Fraction(1)])
 def test_a_power_law_is_a_mixture_with_its_exponent_and_with_no_neighbour(exponent):
     data = values(N, lambda n: n ** float(exponent))
-    low, high = share(N, data, powers(exponent))
+    low, high = bound_share(N, data, powers(exponent))
     assert low >= SEEN and high == pytest.approx(1, abs=0.06)
-    assert share(N, data, powers(exponent - HALF)) is None and share(N, data, powers(exponent - 1)) is None
+    assert bound_share(N, data, powers(exponent - HALF)) is None and bound_share(N, data, powers(exponent - 1)) is None
     for wrong in (exponent + HALF, exponent + 1):
-        assert share(N, data, powers(wrong))[0] < 1e-6, "the data need no larger power"
+        assert bound_share(N, data, powers(wrong))[0] < 1e-6, "the data need no larger power"
 
 
 def test_a_small_leading_power_is_seen_where_one_slope_reads_something_between():
     data = values(WIDE, small_beside_large)
-    assert judge_exponent(fit(WIDE, data), -HALF) is not Verdict.AGREES
-    low, high = share(WIDE, data, powers(-HALF))
+    assert judge_exponent(fit_exponent(WIDE, data), -HALF) is not Verdict.AGREES
+    low, high = bound_share(WIDE, data, powers(-HALF))
     assert SEEN < low < 0.476 < high < 0.7, "the share that was planted lies between"
-    assert share(WIDE, data, powers(-1)) is None, "and the larger power is needed"
+    assert bound_share(WIDE, data, powers(-1)) is None, "and the larger power is needed"
 
 
 def test_a_leading_power_that_is_not_there_is_not_seen():
     """The same without the small power: now one slope is right."""
-    assert share(WIDE, values(WIDE, lambda n: 0.868 / n), powers(-HALF))[0] < 1e-6
-    steep = share(WIDE, values(WIDE, lambda n: n**-2.5), powers(-HALF))
+    assert bound_share(WIDE, values(WIDE, lambda n: 0.868 / n), powers(-HALF))[0] < 1e-6
+    steep = bound_share(WIDE, values(WIDE, lambda n: n**-2.5), powers(-HALF))
     assert steep is None or steep[1] < TRACE
 
 
 @pytest.mark.parametrize("correction", [-0.4, 0.4, 2])
 def test_finite_size_corrections_of_either_sign_need_no_larger_power(correction):
     data = values(N, lambda n: (1 + correction * N[0] / n) ** 0.5)
-    assert share(N, data, powers(Fraction(0)))[0] >= SEEN and share(N, data, powers(HALF))[0] < 1e-6
+    assert bound_share(N, data, powers(Fraction(0)))[0] >= SEEN and bound_share(N, data, powers(HALF))[0] < 1e-6
 
 
 def test_a_bend_downwards_beyond_finite_size_corrections_is_no_mixture():
-    assert share(N, values(N, lambda n: 1 / (1 + (200 / n) ** 2)), powers(Fraction(0))) is None
+    assert bound_share(N, values(N, lambda n: 1 / (1 + (200 / n) ** 2)), powers(Fraction(0))) is None
 
 
 def test_noise_decides_nothing_and_too_little_is_not_fitted():
     rng = np.random.default_rng(1)
-    wild = share(N, [np.exp(3 * rng.standard_normal(8)) for _ in N], powers(Fraction(0)))
+    wild = bound_share(N, [np.exp(3 * rng.standard_normal(8)) for _ in N], powers(Fraction(0)))
     assert wild is None or wild[0] < SEEN
     data = values(N, lambda n: 1.0)
     too_little = (N[:2], data[:2]), (N, [v[:3] for v in data]), (N, [0 * v for v in data])
     for sizes, few in (*too_little, (N, [*data[:4], np.full(64, np.nan)])):
-        assert share(sizes, few, powers(Fraction(0))) is None
+        assert bound_share(sizes, few, powers(Fraction(0))) is None
 
 
 @pytest.mark.parametrize(
@@ -189,28 +192,34 @@ def test_the_verdict_is_that_of_an_interval_against_a_region(region, interval, v
 
 
 def test_a_name_is_that_of_the_first_region_that_holds_the_interval():
-    named = ((Settled.IMPROVES, Acceptance(-np.inf, 0)), (Settled.STALLS, Acceptance(-0.1, 0.1)))
-    said = [outcome(named, *ends) for ends in ((-0.05, -0.01), (-0.05, 0.05), (-0.2, 0.05), (0, 0))]
-    assert said == [Settled.IMPROVES, Settled.STALLS, Settled.INCONCLUSIVE, Settled.STALLS]
+    named = ((Outcome.IMPROVES, Acceptance(-np.inf, 0)), (Outcome.STALLS, Acceptance(-0.1, 0.1)))
+    said = [name_outcome(named, *ends) for ends in ((-0.05, -0.01), (-0.05, 0.05), (-0.2, 0.05), (0, 0))]
+    assert said == [Outcome.IMPROVES, Outcome.STALLS, Outcome.INCONCLUSIVE, Outcome.STALLS]
 
 
 def test_one_bootstrap_pairs_seeds_and_has_a_median():
     rng = np.random.default_rng(0)
     one = rng.standard_normal(64)
-    apart, together = (resampled([one, one + 1], lambda m: m[1] - m[0], paired=paired) for paired in (False, True))
+    apart, together = (
+        estimate_by_bootstrap([one, one + 1], lambda m: m[1] - m[0], paired=paired) for paired in (False, True)
+    )
     assert together.low == pytest.approx(together.high) == pytest.approx(1) and apart.high - apart.low > 0.4
-    middle = resampled([np.array([0.0, 1.0, 2.0, 900.0, 901.0])], lambda m: m[0], centre=median)
+    middle = estimate_by_bootstrap([np.array([0.0, 1.0, 2.0, 900.0, 901.0])], lambda m: m[0], centre=weighted_median)
     assert middle.value == 2 and middle.low == 0 and middle.high > 800
-    assert np.isnan(resampled([one[:1]], lambda m: m[0]).se)
+    assert np.isnan(estimate_by_bootstrap([one[:1]], lambda m: m[0]).se)
 
 
 def test_powers_below_are_those_of_the_engine_and_of_finite_sizes():
     quarter, zero = Fraction(1, 4), Fraction(0)
-    assert powers_below(zero, HALF, {Fraction(1)}, None) == (0, -HALF, -1)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (Fraction(-1), False)])[:3] == (0, -HALF, -1)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-quarter, True)])[:3] == (0, -quarter, -HALF)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-HALF, False)])[:3] == (0, -HALF, -3 * quarter)
-    assert powers_below(zero, quarter, {HALF}, [(zero, True)]) == (0, -quarter, -HALF)
+    assert list_powers_below(zero, HALF, {Fraction(1)}, None) == (0, -HALF, -1)
+    assert list_powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (Fraction(-1), False)])[:3] == (0, -HALF, -1)
+    assert list_powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-quarter, True)])[:3] == (0, -quarter, -HALF)
+    assert list_powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-HALF, False)])[:3] == (
+        0,
+        -HALF,
+        -3 * quarter,
+    )
+    assert list_powers_below(zero, quarter, {HALF}, [(zero, True)]) == (0, -quarter, -HALF)
 
 
 def rows(size):
@@ -242,9 +251,9 @@ def test_a_small_run_is_the_sum_that_the_engine_predicts():
     known = predicted.derivation.analysis().powers
     asked = [(q, 1, predicted.quantities[q][1].exponent) for q in ("h1", "h3.A3", "h2.effective", "dW2", "h3.A1")]
     assert all(max(e for e, _ in known(q, t)) == p for q, t, p in asked), "the largest power is the exponent"
-    right = [share_of(run, *one, known) for one in asked]
+    right = [bound_share_of(run, *one, known) for one in asked]
     assert all(part and part[1] >= 0.9 for part in right) and sum(part[0] >= SEEN for part in right) >= 4, right
-    wrong = [share_of(run, q, t, p + sign * HALF, known) for q, t, p in asked for sign in (-1, 1)]
+    wrong = [bound_share_of(run, q, t, p + sign * HALF, known) for q, t, p in asked for sign in (-1, 1)]
     assert all(part is None or part[0] < SEEN for part in wrong) and wrong.count(None) >= 4, wrong
 
 

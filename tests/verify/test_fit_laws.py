@@ -13,7 +13,7 @@ pytest.importorskip("scipy")
 from scaling_algebra import cli
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.law import law, read_law
-from scaling_algebra.verify.commands.fit_law import model
+from scaling_algebra.verify.commands.fit_law import build_model
 from scaling_algebra.verify.judging.laws import FittedSum
 from scaling_algebra.verify.judging.rates import fit_rates
 
@@ -257,7 +257,7 @@ def test_the_optimum_is_that_of_the_fitted_powers(tmp_path):
     """Not that of the powers at which a file prints its law."""
     law = "sum = 'a*N**-alpha + b*D**-gamma'\nfixed = ['a', 'b']\nminimise = ['N', 'D']\ngrows = ['C']\n"
     (tmp_path / "law.toml").write_text(f"{law}constraints = ['C = 6*N*D']\nat = {{ alpha = 0.5, gamma = 0.1 }}\n")
-    found = model(str(tmp_path / "law.toml"), ("N", "D", "loss")).fit(runs(1), resamples=3)
+    found = build_model(str(tmp_path / "law.toml"), ("N", "D", "loss")).fit(runs(1), resamples=3)
     alpha, gamma = found.value["alpha"], found.value["gamma"]
     assert found.value["N in C"] == pytest.approx(gamma / (alpha + gamma)) and abs(alpha - 0.34) < 0.05
 

@@ -48,9 +48,10 @@ def fractional(seed, powers=POWERS, noise=0.005, threshold=np.inf, settings=14, 
 
 
 def test_known_powers_are_recovered_from_fractions_of_a_design():
-    """In 90 of 100 draws; tokens have no influence, so that their interval holds zero. Few are taken for broken."""
+    """In 90 of 100 draws, with seeds that ``UNLIKELY`` was not chosen on; tokens have no influence, so that their
+    interval holds zero. Few are taken for broken."""
     held, broken = np.zeros(3), 0
-    for seed in range(100):
+    for seed in range(1000, 1100):
         fitted = fit_rates(fractional(seed), SIZES)
         held += [fitted.low[name] <= true <= fitted.high[name] for name, true in zip(SIZES, POWERS, strict=True)]
         broken += any(fitted.broken.values())
@@ -69,7 +70,7 @@ def test_errors_follow_the_noise_of_seeds():
 def test_a_threshold_agrees_with_no_power():
     """Its place is named; the powers of other sizes, which such a fit shifts, have no verdict."""
     named = 0
-    for seed in range(10):
+    for seed in range(1000, 1010):
         x = fractional(seed, (-0.5, -0.25, 0.5), noise=0.002, threshold=128)
         fitted = fit_rates(x, SIZES)
         assert fitted.verdict("batch", 0.5, 0.1) != "AGREES" and any(fitted.broken.values())
@@ -77,7 +78,7 @@ def test_a_threshold_agrees_with_no_power():
             named += 1
             assert {str(fitted.verdict(name, p, 0.1)) for name in SIZES[:2] for p in (0, -1)} == {"INCONCLUSIVE"}
     assert named >= 8
-    assert "the power of batch is 0.49 up to 128 and 0.0011 above" in fitted.misfit
+    assert "the power of batch is 0.5 up to 128 and 0.0087 above" in fitted.misfit
 
 
 def test_every_power_stands_beside_theory(tmp_path, capsys):

@@ -54,8 +54,8 @@ def test_what_fails_or_is_late_takes_nothing_else_with_it(tmp_path, monkeypatch)
         "good": ("", "list", 60),
     }
     monkeypatch.setattr(gpu, "PARTS", parts)
-    gone = gpu.part(tmp_path, "late", parts.pop("late")[1], 0.01)
-    summary = gpu.perform(tmp_path, True, tuple(parts))
+    gone = gpu.run_part(tmp_path, "late", parts.pop("late")[1], 0.01)
+    summary = gpu.run_parts(tmp_path, True, tuple(parts))
     assert {name: part["exit_code"] for name, part in summary["parts"].items()} == {"wrong": 2, "good": 0}
     assert "no regime named 'IV'" in (tmp_path / "wrong.txt").read_text()
     assert gone["exit_code"] is None

@@ -9,8 +9,8 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.moment import compute_rms
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
@@ -64,7 +64,7 @@ def test_equals_the_reading_of_the_product(text, rule):
     net = network("fixed", text, run.case.axes)
     dims = {axis: run.sizes[x] for x, axis in run.case.axes.items()}
     scaling = Scaling({role: TensorScaling(Power(), Power(), Power()) for role in net.tensors})
-    model = TorchNetwork(net, Draw(dims, range(3), range(3)), scaling)
+    model = TorchNetwork(net, ReplicaDraw(dims, range(3), range(3)), scaling)
     model.multipliers = dict(run.multipliers)
     model.sizes.update({x: run.sizes[x] for x in run.case.axes})
     model.x = run.data[0, 0]
@@ -78,7 +78,7 @@ def test_equals_the_reading_of_the_product(text, rule):
         for name, mine in run.quantities():
             if name in table:
                 read = table[name].read(theirs, t)
-                read = rms(getattr(read, "entries", read)) if not table[name].tensor else read
+                read = compute_rms(getattr(read, "entries", read)) if not table[name].tensor else read
                 assert torch.allclose(mine.abs(), read, rtol=1e-9, atol=1e-13), (name, t, mine, read)
                 compared += 1
         if t < 2:

@@ -70,7 +70,9 @@ def test_a_network_of_ones_own_stands_in_the_plan_of_its_run():
 def test_an_axis_of_ones_own_grows():
     """The rank of an adapter that alone grows: its matrix back has rate 1/rank, and a constant rate is refuted."""
     text = "h[a] = E[a,x] data[x]\nz[r] = A[r,a] h[a]\ng[b] = h[b] + B[b,r] z[r]\nf = U[b] g[b]"
-    net = network("adapter", text, {"a": "N", "b": "N", "r": "rank", "x": "D"}, {"U": "readout"}).freezing(["E", "U"])
+    net = network("adapter", text, {"a": "N", "b": "N", "r": "rank", "x": "D"}, {"U": "readout"}).with_frozen(
+        ["E", "U"]
+    )
     asked = {"ray": "N=0,rank=1", "network": net, "given": {"B.init": 0}}
     found = derive(None, "adam", "mup", **asked)
     assert str(found["B"].lr) == "rank^-1"

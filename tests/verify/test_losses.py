@@ -11,11 +11,11 @@ from scaling_algebra import derive, signals
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.files import as_toml, from_toml
-from scaling_algebra.verify.apply.checking import losses_beside, weighed
+from scaling_algebra.verify.apply.checking import compare_extra_losses, describe_loss_weight
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import dims_at
-from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.moment import compute_rms
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.readings import traced
@@ -88,7 +88,7 @@ def test_sizes_of_gradients_are_measured():
     look = signals(**MUP, network=SOFTMAX, steps=1, quantities=[*steps]).quantities
     predicted = {name: look[name][t].exponent for name, t in steps.items()}
     for n in sizes:
-        model = TorchNetwork(SOFTMAX, Draw(dims_at(d.ray, n), range(48), range(48)), d.scaling)
+        model = TorchNetwork(SOFTMAX, ReplicaDraw(dims_at(d.ray, n), range(48), range(48)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
         for group in run.trainer.stepper.param_groups:
             group["lr"] *= 0.03
@@ -101,7 +101,7 @@ def test_sizes_of_gradients_are_measured():
         assert not torch.equal(*whole)
         psi = run.value("psi", 1).entries.requires_grad_()
         (g,) = torch.autograd.grad((psi.logsumexp(1) ** 2).sum(), psi)
-        found.setdefault("torch's", []).append(float(rms(g).median()) / np.log(n))
+        found.setdefault("torch's", []).append(float(compute_rms(g).median()) / np.log(n))
     slope = {name: np.polyfit(np.log(sizes), np.log(row), 1)[0] for name, row in found.items()}
     assert list(map(str, predicted.values())) == ["-3/2", "-1", "-1"]
     for name, exponent in {**predicted, "torch's": -1}.items():
@@ -127,9 +127,8 @@ def test_a_module_may_return_losses():
     """They are left out of its equations, and their gradients are measured beside that of the output."""
     read = traced(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
     assert not read.network.unread and "one_hot" not in read.text
-    assert {name for _, name in losses_beside(Balanced(16, 4).double(), ((torch.randn(4, 5).double(),), {}))} == {
-        "up.weight", "router.weight",
-    }  # fmt: skip
+    ratios = compare_extra_losses(Balanced(16, 4).double(), ((torch.randn(4, 5).double(),), {}))
+    assert {name for _, name in ratios} == {"up.weight", "router.weight"}
 
 
 @pytest.mark.parametrize(("power", "said"), [(0, "one weight does"), (1, "WARNING, its weight is to go as n^(-1.00)")])
@@ -137,6 +136,6 @@ def test_gradients_that_come_apart_are_told(power, said):
     m = Measurement(Ray({"N": 1}), 2)
     m.sizes = [1, 2, 4]
     found = {"router": [n**power * np.array([2.0, 2.1, 1.9, 2.0]) for n in m.sizes]}
-    assert said in weighed("aux", found, m)
+    assert said in describe_loss_weight("aux", found, m)
     found["router"][0] = np.zeros(0)
-    assert "is zero at some of these sizes" in weighed("aux", found, m)
+    assert "is zero at some of these sizes" in describe_loss_weight("aux", found, m)

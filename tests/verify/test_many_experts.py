@@ -13,7 +13,7 @@ from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.measuring.training import by_autograd
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.readings import traced
@@ -28,7 +28,7 @@ def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
         equations = equations.replace("alpha phi", "phi")
     net = network(f"moe-{gate}", equations, AXES, {t.symbol: role for role, t in MOE_BLOCK.tensors.items()})
     dims = dims_at(d.ray, n)
-    model = TorchNetwork(net, Draw(dims, seeds, seeds), d.scaling)
+    model = TorchNetwork(net, ReplicaDraw(dims, seeds, seeds), d.scaling)
     with torch.no_grad():
         for role, weight in model.weights.items():
             weight.div_(model.constants.init_of(role))
@@ -98,7 +98,7 @@ def test_a_selection_by_scores_below_its_bias_is_that_of_the_count():
     complement of the first."""
     for regime, swapped in (("I", True), ("II", False)):
         d = derive(regime, "sgd", "mup", architecture="moe-load")
-        model = TorchNetwork(d.network, Draw(dims_at(d.ray, 256), range(8), range(8)), d.scaling)
+        model = TorchNetwork(d.network, ReplicaDraw(dims_at(d.ray, 256), range(8), range(8)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
         first = run.value("chosen", 0).entries
         run.trainer.step()
@@ -112,7 +112,7 @@ def test_a_step_of_the_bias_swaps_a_constant_share_of_the_selection(rate):
     not depend on the number of experts; with a rate ~ 1/M it falls (control)."""
     d, shares = derive("II", "sgd", "mup", architecture="moe-load"), []
     for n in (32, 128):
-        model = TorchNetwork(d.network, Draw(dims_at(d.ray, n), range(16), range(16)), d.scaling)
+        model = TorchNetwork(d.network, ReplicaDraw(dims_at(d.ray, n), range(16), range(16)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
         for group in run.trainer.stepper.param_groups:
             own = 0.5 if rate == "derived" else 16 / n

@@ -18,10 +18,10 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
-from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
+from scaling_algebra.verify.networks.steppers import Fold, find_stepper, get_shrinkage
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
@@ -47,7 +47,7 @@ def setup(name, scaling=SCALING):
 @pytest.mark.parametrize("dims", [DIMS, DIMS | {"K": 3}])
 @pytest.mark.parametrize("name", [*MEASURABLE, "adam:rows", "signsgd:columns", "muon:spectral", "adamw:matrix"])
 def test_updates_are_what_the_optimizer_did(name, dims):
-    model = TorchNetwork(MOE_BLOCK, Draw(dims, [1, 2, 3], [1, 2, 3]), SCALING)
+    model = TorchNetwork(MOE_BLOCK, ReplicaDraw(dims, [1, 2, 3], [1, 2, 3]), SCALING)
     start = {role: w.detach().clone() for role, w in model.weights.items()}
     run = TorchRun(model, optimizer(name))
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_updates_are_what_the_optimizer_did(name, dims):
 
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
-    run = TorchRun(TorchNetwork(MOE_BLOCK, Draw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"))
+    run = TorchRun(TorchNetwork(MOE_BLOCK, ReplicaDraw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"))
     for via in ("h2", "psi"):
         run.trainer.follow("h1", via)
     psi = MOE_BLOCK.producer("psi")
@@ -76,16 +76,17 @@ def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
     tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
     for name in MEASURABLE:
-        seen = train_network(setup(name, Scaling(tensors, SCALING.multipliers)), Draw(DIMS, [1, 2], [1, 2]))
+        seen = train_network(setup(name, Scaling(tensors, SCALING.multipliers)), ReplicaDraw(DIMS, [1, 2], [1, 2]))
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
-        stays = optimizer(name).sphere  # of norm zero
+        stays = optimizer(name).keeps_norm  # of norm zero
         assert not stays if seen["dW4", 1].all() and seen["dW2", 2].all() else stays, name
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).folded]
+    "name",
+    [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).acts_on_matrices],
 )
 def test_first_steps_are_as_long_as_the_registry_says(name):
     """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
@@ -93,7 +94,7 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     weight.grad = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
     epsilon = {"eps": 0.3 / rule.first} if rule.epsilon else {}
-    stepper(rule)([weight], lr=0.5 / rule.first, **epsilon, **rule.options).step()
+    find_stepper(rule)([weight], lr=0.5 / rule.first, **epsilon, **rule.options).step()
     size = weight.grad.abs()
     torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + (0.3 if rule.epsilon else 0)))
 
@@ -120,10 +121,12 @@ def test_first_steps_are_those_of_a_public_implementation(name):
     grads = [torch.outer(torch.randn(6), torch.randn(10)) for _ in range(2)]
     ours, theirs = (torch.nn.Parameter(torch.zeros(6, 10)) for _ in range(2))
     mine = {"params": [ours], "lr": 0.5}
-    if rule.folded:
+    if rule.acts_on_matrices:
         mine["fold"] = Fold((), (0,), (1,))
     steppers = (
-        stepper(rule)([mine], **rule.options, **({"momentum": 0.0, "nesterov": False} if "Muon" in rule.torch else {})),
+        find_stepper(rule)(
+            [mine], **rule.options, **({"momentum": 0.0, "nesterov": False} if "Muon" in rule.torch else {})
+        ),
         getattr(package, public)([{"params": [theirs], "lr": 0.5, **options}]),
     )
     for g in grads:
@@ -175,7 +178,7 @@ def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
     p = torch.nn.Parameter(weight.clone())
     p.grad = grads
     group = {"params": [p], "fold": Fold((0,), (1,), (2,)), "lr": 0.1}
-    stepper(optimizer(name))([group], **optimizer(name).options).step()
+    find_stepper(optimizer(name))([group], **optimizer(name).options).step()
     norm, step = torch.linalg.matrix_norm, grads.sign()
     if name == "muonh":
         each = [torch.nn.Parameter(torch.zeros(4, 5).double()) for _ in grads]
@@ -186,7 +189,7 @@ def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
     moved = weight - 0.1 * norm(weight)[:, None, None] * step / norm(step)[:, None, None]
     assert not p[1].any()
     torch.testing.assert_close(p[0], moved[0] * norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(shrinkage(group)[0, 0, 0], norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=0)
+    torch.testing.assert_close(get_shrinkage(group)[0, 0, 0], norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -205,15 +208,15 @@ def test_a_constraint_brings_weights_back(name, norm):
     found = []
     for rule in (optimizer(name), optimizer(name.partition(":")[0])):
         p = torch.nn.Parameter(start.clone())
-        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {})}
-        made = stepper(rule)([group], **rule.options)
+        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.acts_on_matrices else {})}
+        made = find_stepper(rule)([group], **rule.options)
         for g in grads:
             before = p.detach().clone()
             p.grad = g.clone()
             made.step()
         found.append(norm(p.detach()))
         if rule.constraint:
-            assert shrinkage(made.param_groups[0]).shape == p.shape and not torch.equal(before, p)
+            assert get_shrinkage(made.param_groups[0]).shape == p.shape and not torch.equal(before, p)
     bounds = found[0] <= norm(start) * (1 + 1e-9) if "spectral" in name else torch.isclose(found[0], norm(start))
     assert bounds.all() and not torch.allclose(found[1], norm(start), rtol=0.02)
 
@@ -229,7 +232,7 @@ def test_every_matrix_of_a_stack_is_stepped_by_itself():
     ):
         weight.data.zero_()
         each = [torch.nn.Parameter(x.clone()) for x in matrices(weight.detach())]
-        ours = stepper(optimizer("muon:match_rms_adamw"))([{"params": [weight], "fold": fold, "lr": 0.5}])
+        ours = find_stepper(optimizer("muon:match_rms_adamw"))([{"params": [weight], "fold": fold, "lr": 0.5}])
         theirs = torch.optim.Muon(each, lr=0.5, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
         for g in grads:
             weight.grad = g
@@ -239,7 +242,7 @@ def test_every_matrix_of_a_stack_is_stepped_by_itself():
             theirs.step()
         torch.testing.assert_close(matrices(weight.detach()), torch.stack([x.detach() for x in each]))
     weight.data.zero_()
-    stepper(optimizer("shampoo"))([{"params": [weight], "fold": Fold((0, 1), (2,), (3,)), "lr": 0.5}]).step()
+    find_stepper(optimizer("shampoo"))([{"params": [weight], "fold": Fold((0, 1), (2,), (3,)), "lr": 0.5}]).step()
     sizes = torch.linalg.svdvals(weight.detach())
     torch.testing.assert_close(sizes, torch.full_like(sizes, 0.5))
 
@@ -256,8 +259,8 @@ def test_every_block_of_a_matrix_is_stepped_by_itself():
         (slice(4, 6), slice(4, 8)),
     ]
     each = [torch.nn.Parameter(torch.zeros(1, r.stop - r.start, c.stop - c.start).double()) for r, c in corners]
-    ours = stepper(rule)([{"params": [weight], "fold": fold, "lr": 0.5}])
-    theirs = [stepper(optimizer("shampoo"))([{"params": [x], "fold": fold, "lr": 0.5}]) for x in each]
+    ours = find_stepper(rule)([{"params": [weight], "fold": fold, "lr": 0.5}])
+    theirs = [find_stepper(optimizer("shampoo"))([{"params": [x], "fold": fold, "lr": 0.5}]) for x in each]
     for _ in range(2):
         weight.grad = torch.randn(1, 6, 8).double()
         for (r, c), x, step in zip(corners, each, theirs, strict=True):
@@ -268,7 +271,7 @@ def test_every_block_of_a_matrix_is_stepped_by_itself():
         torch.testing.assert_close(weight.detach()[:, r, c], x.detach())
     flat = torch.nn.Parameter(torch.zeros(1, 8, 8).double())
     flat.grad = torch.outer(torch.tensor([1.0, -1.0] * 4), torch.ones(8)).double()[None]
-    stepper(rule)([{"params": [flat], "fold": fold, "lr": 1.0}]).step()
+    find_stepper(rule)([{"params": [flat], "fold": fold, "lr": 1.0}]).step()
     torch.testing.assert_close(flat.detach().abs(), torch.full_like(flat, rule.first / rule.blocks))
 
 
@@ -279,7 +282,7 @@ def test_sign_descent_and_lion_are_the_published_rules():
     mixed = torch.stack([0.1 * gradients[0], 0.9 * momentum + 0.1 * gradients[1]])
     for name, directions in (("signsgd", gradients), ("lion", mixed)):
         weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
-        made = stepper(optimizer(name))([weight], lr=0.5)
+        made = find_stepper(optimizer(name))([weight], lr=0.5)
         for g in gradients:
             weight.grad = g.clone()
             made.step()
@@ -308,19 +311,19 @@ def test_an_optimizer_that_cannot_step_is_one_line(torch_class, options, message
     own = tmp_path / "own.py"
     own.write_text("import torch\nclass Own(torch.optim.SGD): pass\ndef function(*_): raise AssertionError('called')\n")
     with pytest.raises(UsageError, match=message):
-        stepper(Optimizer("o.toml", torch_class.format(own=own), options))
+        find_stepper(Optimizer("o.toml", torch_class.format(own=own), options))
     (tmp_path / "o.toml").write_text("torch = 'own.py:Own'")
-    assert issubclass(stepper(optimizer(str(tmp_path / "o.toml"))), torch.optim.SGD), "a class beside the file"
+    assert issubclass(find_stepper(optimizer(str(tmp_path / "o.toml"))), torch.optim.SGD), "a class beside the file"
 
 
 def test_no_module_is_imported_for_an_optimizer():
     with pytest.raises(UsageError, match="is no optimizer"):
-        stepper(Optimizer("o.toml", "this.s"))
+        find_stepper(Optimizer("o.toml", "this.s"))
     assert "this" not in sys.modules
 
 
 def test_a_negligible_epsilon_is_far_below_every_gradient():
-    model = TorchNetwork(MOE_BLOCK, Draw(DIMS, [1], [1]), SCALING)
+    model = TorchNetwork(MOE_BLOCK, ReplicaDraw(DIMS, [1], [1]), SCALING)
     for name in ("adam", "adamw", "rmsprop"):
         groups = model.optimizer(optimizer(name).with_epsilon("negligible")).param_groups
         assert {g["eps"] for g in groups} == {NEGLIGIBLE} and NEGLIGIBLE < 1e-20

@@ -12,7 +12,7 @@ nnls = pytest.importorskip("scipy.optimize").nnls
 from scaling_algebra import Power, derive
 from scaling_algebra.verify import measure
 from scaling_algebra.verify.judging.fit import Verdict, judge_exponent
-from scaling_algebra.verify.judging.verdicts import fit_of
+from scaling_algebra.verify.judging.verdicts import fit_quantity
 from scaling_algebra.verify.measuring import sizes
 
 QUANTITY = "h3.A2.2"
@@ -20,7 +20,7 @@ QUANTITY = "h3.A2.2"
 
 def misfit(runs, terms):
     """Root of the mean squared relative difference between mean squares and a non-negative sum of these monomials."""
-    points = [(dims, np.mean(v**2)) for m in runs for dims, v in zip(m.dims, m.cleaned(QUANTITY, 2), strict=True)]
+    points = [(dims, np.mean(v**2)) for m in runs for dims, v in zip(m.dims, m.get_cleaned(QUANTITY, 2), strict=True)]
     columns = np.array([[t.at(dims) ** 2 / y for t in terms] for dims, y in points])
     coefficients, _ = nnls(columns, np.ones(len(points)))
     return float(np.mean((columns @ coefficients - 1) ** 2) ** 0.5)
@@ -37,7 +37,7 @@ def test_a_slope_is_bent_and_the_named_terms_are_why(monkeypatch):
     for width in (2, 8, 32):
         monkeypatch.setattr(sizes, "FIXED", width)
         runs.append(measure(along, sizes=[20, 40, 80], seeds=8, steps=2, device="cpu"))
-        fitted = fit_of(runs[-1], QUANTITY, 2)
+        fitted = fit_quantity(runs[-1], QUANTITY, 2)
         assert fitted.slope < -0.65 and judge_exponent(fitted, Fraction(-1, 2)) is not Verdict.AGREES
     good, without = misfit(runs, named), misfit(runs, [lead])
     wrong = [misfit(runs, [lead, Power.parse(p)]) for p in ("N^-1", "N_e^-1", "N_e^-1 N^-1", "M^-1 N_e^-1/2")]

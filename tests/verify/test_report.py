@@ -20,7 +20,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import RunGate
-from scaling_algebra.verify.judging.presentation import report as shown
+from scaling_algebra.verify.judging.presentation import build_report_document as shown
 from scaling_algebra.verify.judging.report import REQUIRED, Report, ReportRow
 from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
 

@@ -195,6 +195,23 @@ def test_parameters_without_a_name_of_their_own():
     assert powers(d, "0.weight")[:2] == ("1", "1") and powers(d, "1.weight_hh_l0")[:2] == ("N^(-1/2)", "N^-1")
 
 
+@pytest.mark.parametrize("name", ["f", "s1", "o2", "s_1"])
+def test_a_parameter_may_have_the_name_of_a_signal(name):
+    class Named(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.inp, self.out = nn.Linear(5, n), nn.Linear(n, 3)
+            self.register_parameter(name, nn.Parameter(4.0 * torch.ones(1)))
+
+        def forward(self, x):
+            h = self.inp(x)
+            return self.out((h - h.mean(-1, keepdim=True)) * getattr(self, name))
+
+    read = by_shape(lambda sizes: Named(sizes["N"]), None, "why").network
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read)
+    assert powers(d, name)[:2] == ("1", "1") and powers(d, "out.weight")[:2] == ("N^-1", "N^-1")
+
+
 def test_what_an_answer_by_shape_does_not_claim(tmp_path):
     network = read(odd).network
     with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):

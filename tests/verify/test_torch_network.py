@@ -18,14 +18,14 @@ from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import expand_product
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import by_autograd, train_network
 from scaling_algebra.verify.networks.contraction import contract
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
@@ -83,7 +83,7 @@ NETWORKS = {
     },
 }
 DIMS = {"N": 7, "N_e": 5, "M": 4, "L": 3}
-DRAW = Draw(DIMS, [1, 2, 3], [11, 12, 13])
+DRAW = ReplicaDraw(DIMS, [1, 2, 3], [11, 12, 13])
 TRAINABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
 MODES = ("init", "update")
 EXACT = {"rtol": 1e-8, "atol": 1e-12}
@@ -137,10 +137,10 @@ def test_parts_sum_to_their_whole(name, rule):
             torch.testing.assert_close(run.initial(s.out).entries + change, run.value(s.out, t).entries, **EXACT)
             if isinstance(s, Product):
                 parts = [("init", "change"), ("update", "initial"), ("update", "change")]
-                terms = written_out(net, s)
+                terms = expand_product(net, s)
                 if len(s.factors) > 1 or len(terms) > 1 or any(len(x.tensors) > 1 for x in terms):
                     parts = [("init", "change"), ("update", "value")]
-                total = sum(run.part(s, *which, t).entries for which in parts) + run.regated(s, t).entries
+                total = sum(run.part(s, *which, t).entries for which in parts) + run.gate_change(s, t).entries
                 torch.testing.assert_close(total, change, msg=s.out, rtol=1e-7, atol=1e-9 * (1 + change.abs().max()))
         table = quantities(net) if name not in ("thrice", "tied") else {}  # one tensor used twice has mixed parts, too
         for whole in (q.removesuffix(".init-init") for q in table if q.endswith(".init-init")):
@@ -184,7 +184,7 @@ def test_replicas_trained_together_equal_replicas_trained_alone(name, rule):
     net = NETWORKS[name]
     d = replace(derive("III", rule, "sp"), scaling=scaled(net))
     setup = Setup(replace(d, configuration=d.configuration.but(network=net)), 2)
-    together, alone = train_network(setup, DRAW), train_network(setup, Draw(DIMS, [2], [12]))
+    together, alone = train_network(setup, DRAW), train_network(setup, ReplicaDraw(DIMS, [2], [12]))
     for key, values in alone.items():
         assert values[0] == pytest.approx(together[key][1], rel=1e-7, abs=1e-12, nan_ok=True), key
 
@@ -219,7 +219,7 @@ def test_paths_of_the_first_layers_change_sum_to_it(name):
 def test_what_does_not_grow_is_the_same_at_every_size():
     net = NETWORKS["routers-softmax-bias"]
     small, large = (
-        TorchNetwork(net, Draw(DIMS | {"N": n}, [seed], [7], growing=["N", "N_e"]), scaled(net))
+        TorchNetwork(net, ReplicaDraw(DIMS | {"N": n}, [seed], [7], growing=["N", "N_e"]), scaled(net))
         for n, seed in ((8, 1), (16, 2))
     )
     assert torch.equal(small.weights["bias"], large.weights["bias"]) and torch.equal(small.x, large.x)
@@ -234,7 +234,7 @@ def test_tied_experts_start_equal():
 
 def test_one_active_softmax_expert_gets_no_router_gradient():
     """Renormalised after the mask, its gate is 1 whatever its logit."""
-    run = trained("routers-softmax-topk", draw=Draw(DIMS | {"M": 2}, [1], [1]))
+    run = trained("routers-softmax-topk", draw=ReplicaDraw(DIMS | {"M": 2}, [1], [1]))
     assert not run.gradient("psi", 1).entries.any() and not run.gradient("psi", 2).entries.any()
 
 
@@ -276,5 +276,5 @@ def test_an_output_that_is_a_sum_over_experts_is_measured():
     text = "h[a] = E[a,x] data[x]\ns[i] = Q[i,a] h[a]\np[i] = gate(s[i])\nv[i] = V[i,a] h[a]\nf = alpha p[i] v[i]"
     net = network("values", text, {"a": "N", "i": "M", "x": "D"})
     run = Setup(derive(ray="N=1,M=1", optimizer="sgd", parameterization="mup", network=net), steps=2)
-    seen = train_network(run, Draw({"N": 8, "M": 6}, [1, 2], [1, 2]), 2)
+    seen = train_network(run, ReplicaDraw({"N": 8, "M": 6}, [1, 2], [1, 2]), 2)
     assert all(seen[name, 1].shape == (2,) and seen[name, 1].all() for name in ("v.init", "v.effective", "f.change"))

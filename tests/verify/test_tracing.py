@@ -696,6 +696,21 @@ class LowRank(nn.Module):
         return self.head(torch.relu(self.base(x) + x @ self.a.T @ self.b.T / self.a.shape[0]))
 
 
+@pytest.mark.parametrize("groups, growing", [(1, False), (4, False), (4, True)])
+def test_a_group_norm_is_a_layer_norm_along_what_grows_of_a_group(groups, growing):
+    """Groups of a fixed size are normalised along what does not grow, however many there are."""
+
+    def build(sizes):
+        n = sizes["N"]
+        norm = nn.GroupNorm(n // groups if growing else groups, n)
+        return nn.Sequential(nn.Linear(5, n), norm, nn.Linear(n, 3)), torch.zeros(2, 5)
+
+    read_model = traced(build)
+    (norm,) = read_model.network.norms
+    assert {read_model.network.axes[x] for x in norm.over} == ({"E"} if growing else {"N"})
+    assert powers(read_model, "N=1")["0.weight"] == INPUT and powers(read_model, "N=1")["2.weight"] == READOUT
+
+
 def test_a_size_with_a_name_of_its_own_is_an_axis():
     """At 1/rank the rate of the second factor is the same at every rank (LoRA)."""
     found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=traced(LowRank).network)

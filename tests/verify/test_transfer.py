@@ -16,9 +16,9 @@ from scaling_algebra import plan
 from scaling_algebra.documents import render, rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizers import optimizer as rule_of
-from scaling_algebra.verify.commands.transfer import sizes_of
+from scaling_algebra.verify.commands.transfer import choose_sizes
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.judging.optima import vertex
+from scaling_algebra.verify.judging.optima import find_vertex
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, regret
@@ -52,10 +52,10 @@ def lowest(width, loss, seeds=8, noise=0.01, seed=0):
 
 @pytest.mark.parametrize("at", [-6.3, -5.0, -4.6])
 def test_the_vertex_is_exact_for_a_parabola(at):
-    assert vertex(GRID, curve(32, at).losses.mean(1)) == pytest.approx(at)
+    assert find_vertex(GRID, curve(32, at).losses.mean(1)) == pytest.approx(at)
     assert curve(32, at).optimum.value == pytest.approx(at)
     flat_or_edge = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
-    assert vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
+    assert find_vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, YES), (0.1, YES), (-0.5, NO), (-1.0, NO), (0.5, NO)])
@@ -448,12 +448,12 @@ def test_wrong_words_about_a_module_are_one_line(mlp, words, message):
 
 def test_sizes_are_multiples_or_said_whole():
     usual = {"N": 32, "N_e": 48, "M": 4}
-    assert sizes_of(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
-    assert sizes_of(usual, "M=2", "16,64", ()) == [{"N": 16, "N_e": 24, "M": 2}, {"N": 64, "N_e": 96, "M": 2}]
-    assert sizes_of(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
-    assert sizes_of(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
+    assert choose_sizes(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
+    assert choose_sizes(usual, "M=2", "16,64", ()) == [{"N": 16, "N_e": 24, "M": 2}, {"N": 64, "N_e": 96, "M": 2}]
+    assert choose_sizes(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
+    assert choose_sizes(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
     with pytest.raises(UsageError, match="at N=33 N_e"):
-        sizes_of({"N": 32, "N_e": 1}, None, "33", ())
+        choose_sizes({"N": 32, "N_e": 1}, None, "33", ())
 
 
 def test_a_family_of_transformers_learns_text():

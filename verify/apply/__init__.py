@@ -1,4 +1,4 @@
-"""The numbers of a recipe on a live module: groups of an optimizer, initial values, exports, checks by training."""
+"""Applies the numbers of a recipe to a live module: optimizer groups, initial values, exports, checks by training."""
 
 from . import presentation as presentation  # registers documents
 from .planning import plan

@@ -1,10 +1,10 @@
-"""Does a plan hold on a real model, or do a model's own rates scale? Real steps at several sizes, slopes, verdicts.
+"""Checks by training whether a plan, or the settings a model brings itself, scale as derived: ``check_model``.
 
-The module is read (``verify/tracing``), its equations are derived, and what it computes while it trains is held against
-the certified exponents, by the names of its parameters and modules. Epsilons are of the size of the gradients at
-the base, and scale as derived. Of a plan's numbers the readout starts at zero: the first step moves the output alone,
-and after the second all tensors have moved along a coherent gradient. One std and one learning
-rate for all is trained beside it and must be refuted.
+The module is traced (``verify/tracing``) and its equations are derived. Then it is trained for a few steps at several
+sizes, and the fitted slope of every signal and parameter update is compared with the certified exponent. Epsilons are
+set to the gradients' size at the base and scaled as derived. When a plan's numbers train, the readout starts at zero:
+the first step moves only the output, and after the second all tensors have moved along a coherent gradient. As a
+negative control the model is also trained with its own initial values and one learning rate for all parameters.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit
-from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
+from scaling_algebra.verify.hardware import use_one_thread
+from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit_exponent
+from scaling_algebra.verify.judging.measurement import Measurement, Series, compute_fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
-from scaling_algebra.verify.networks.steppers import Fold, assembled, group, optimizers_of
+from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
@@ -51,56 +51,61 @@ from scaling_algebra.verify.tracing.readings import read
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
 from scaling_algebra.verify.tracing.shapes import along
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
-from .folding import foldable, folded
-from .frozen import frozen
-from .planning import opened, planned
-from .plans import Plan, trainer
+from .folding import compute_folded_powers, is_foldable
+from .frozen import find_misscaled_tensors
+from .planning import build_plan, mark_shape_only
+from .plans import Plan, find_optimizer
 
 OFF = 0.1
-"""How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
+"""Largest deviation of a rounded size from its place, as a fraction of the (logarithmic) step between two sizes."""
 NEAR = 0.25
-"""Distance of a slope from its prediction up to which it is nearer to it than to the next exponent."""
+"""A slope within this distance of its prediction is nearer to it than to the next possible exponent, half a power
+away."""
 APART = (0.5, 1.0, 1.5, 2.0)
-"""Differences between the exponents of two terms of which one gives way to the other."""
+"""Exponent differences that are tried for the two terms of a crossover."""
 BEHIND = 3.0
-"""Largest ratio of the term that fades to the one that stays, between the last two sizes: above it nothing is seen of
-the second."""
+"""Largest ratio (fading term / remaining term) between the last two sizes that a crossover may have; with a larger
+ratio the measurement shows nothing of the remaining term."""
 FADED = 0.1
-"""Share of a product's mean square below which the part that fades is gone."""
+"""Share of a product's mean square below which the fading term no longer matters."""
 FURTHEST = 64.0
-"""How many times the largest size a message may ask for."""
+"""A message proposes sizes at most this many times as large as the largest one here."""
 DRIFTS = 0.25
-"""Power of n by which gradients of two losses may come apart under one weight."""
+"""Largest power of n by which the gradients of two losses may drift apart under one constant weight."""
 Cell = Fraction | None | EllipsisType
-Beside = dict[str, dict[str, list[Any]]]
-"""By loss beside the output and parameter, at every size: gradients over those of the output."""
+GradientRatios = dict[str, dict[str, list[Any]]]
+"""``ratios[loss][parameter][i]``: at the i-th size, for every seed, the norm of the gradient of an extra loss
+divided by that of the output's loss."""
 Kind = Literal["plan", "own", "one"]
-"""The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
+"""What trains the model: the plan's numbers, the model's own, or its initial values with one learning rate for all."""
 FEW = (
-    "M grows more than K: the exponents are those of steps that average over many tokens, of which an expert sees a "
-    "share K/M; of the few tokens here it sees fewer and fewer, whose noise, (K/M)^(1/2), may lie above that mean and "
-    "refutes nothing; let K grow as M for a verdict"
+    "M grows more than K: the exponents assume that a step averages over many tokens, of which an expert sees a share "
+    "K/M. With the few tokens here its gradient noise, (K/M)^(1/2), may exceed that mean, which refutes nothing; let K "
+    "grow as M for a verdict"
 )
-"""What is read beside a check where M grows more than K."""
+"""Note in a report where M grows more than K."""
 CHOSEN = (
-    "tokens choose other experts in these few steps, a jump that no exponent counts; more experts, or a smaller rate"
+    "tokens switched experts in these few steps, a jump that no exponent describes; use more experts or a smaller rate"
 )
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
-"""The rule of an optimizer that a model brings, by its class in torch.optim."""
-IDLE = "{}: no update in {} steps, so that nothing is said of these rates; give more steps"
-BLOCKED = "exactly zero, as the gradients of {} are whatever the weights"
-MANY = "{} tokens outnumber the width of the smallest model: an update acts on all; larger sizes, or fewer tokens"
+"""Name of our optimizer rule, by the torch.optim class that ``build`` returns."""
+IDLE = "{}: not updated in {} steps, so their learning rates are not checked; give more steps"
+BLOCKED = "exactly zero, because the gradients of {} are zero for all weights"
+MANY = (
+    "{} tokens outnumber the width of the smallest model, so each update acts on all; use larger sizes or fewer tokens"
+)
 CERTIFIED, DEMANDED, BY_SHAPE = "certified", "demand", "by shape"
-"""Levels of a row's prediction: an exponent of the engine, the bound that a demand sets, or the law of shapes."""
+"""Where the prediction of a row comes from: an exponent of the engine, the upper bound that a demand sets, or the
+law of shapes (equations unknown)."""
 DIRECT = (".init", ".update")
-"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
-where that is one at every step."""
+"""Suffixes of quantities that depend on one tensor's own init std or learning rate only (the signal made by its
+initial values, or by its update), if their exponent is the same at every step."""
 WIDTHS, WIDER = ("N", "N_e"), 4
-"""Axes that grow where no target is given, and how much."""
+"""Axes that grow where no target is given, and their factor."""
 
 
 @torch.random.fork_rng(devices=[])
@@ -119,36 +124,43 @@ def check_model(
     fold: bool = False,
     strict: bool = False,
 ) -> Report:
-    """Trains a model at several sizes, with the numbers of its plan or with its own, and judges how its signals change.
-    Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
+    """Trains a model at several sizes, with its plan's numbers or its own, and judges how its signals scale.
+
+    Sizes that the plan leaves undecided are listed first; each is compared with the bound that its demand sets.
 
     Args:
-        build: ``build(sizes)`` returns a module on the CPU; or that and its optimizer, or a list of several, whose own
-            initial values and rates are then checked; its input, where it does not begin with ``nn.Embedding`` or
-            ``nn.Linear``; or both.
-        base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
-        target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
-        steps: by default two, and one more for every zero at the start that a gradient meets (gates, B of LoRA), behind
-            which nothing trains before.
-        seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
-        optimizer: as for ``plan``; by default the rules of the classes that ``build`` brings, or AdamW.
-        rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
-            ``lr``; what is predicted stays, so that a rule that differs is refuted where it matters.
-        fold: as for ``plan``: what the model lacks is in the numbers that train it.
-        strict: raise an error for a model whose equations cannot be read, which is checked by shape otherwise.
+        build: ``build(sizes)`` returns a module on the CPU, or a tuple of it and any of: its optimizer or a list of
+            them (its own initial values and rates are then checked), and its input (needed unless the model begins with
+            ``nn.Embedding`` or ``nn.Linear``).
+        base: sizes as for ``recipe``; by default small sizes of every axis that ``build`` uses.
+        target: sizes as for ``recipe``; by default the base with four times the widths.
+        points: number of sizes to train, evenly spaced (on a log scale) from base to target.
+        seeds: number of replicas at every size.
+        steps: number of optimizer steps; by default two, and one more for each parameter that starts at zero and delays
+            the gradient of others (gates, B of LoRA).
+        lr: learning rate of every parameter at the base; unused where ``build`` brings an optimizer.
+        parameterization: as for ``recipe``.
+        optimizer: as for ``plan``; by default the rules of the optimizers that ``build`` returns, or AdamW.
+        rules: powers to train with instead of the derived ones: parameter (as the plan names it) -> ``init_std`` or
+            ``lr`` -> power. Predictions do not change, so a rule that matters is refuted.
+        fold: as for ``plan``: multipliers that the model lacks are folded into its parameters.
+        strict: raise an error for a model whose equations cannot be read; otherwise it is checked by shape.
+
+    Returns:
+        The report, with one row per quantity and step.
 
     Raises:
-        UsageError: a model that cannot be built (or read, where ``strict``), sizes off one ray, too few of them or too
-            few seeds, or a multiplier that the model lacks.
-        Infeasible: no parameterization is found on the ray.
+        UsageError: the model cannot be built (or read, with ``strict``), the sizes lie on no ray, there are too few
+            sizes or seeds, or the model lacks a multiplier.
+        Infeasible: there is no parameterization on the ray.
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
-            raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
+            raise UsageError(f"{what} is {quote_value(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     build = limited(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
-    sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
+    sizes = interpolate_sizes(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
     reading = along(read(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
@@ -157,10 +169,12 @@ def check_model(
     again = built(build, sizes[0], seed=1)[0] if own is not None else model
     if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
         raise UsageError("build draws the same values whatever the seed: it calls torch.manual_seed; leave that out")
-    optimizer = _rules(own, model, reading) if optimizer is None else optimizer
+    optimizer = _read_optimizer_rules(own, model, reading) if optimizer is None else optimizer
     if lost := [role for role in reading.network.tensors if not of_role(model, role)]:
         if lost[0] in reading.network.frozen:
-            raise UsageError(f"{lost[0]} is no parameter, but differs along an axis that grows; make it a frozen one")
+            raise UsageError(
+                f"{lost[0]} is no parameter, but differs along an axis that grows; make it a frozen parameter"
+            )
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
     asked: Any = {"ray": ray, "network": reading.network}  # a recipe looks for another ray otherwise
@@ -181,30 +195,30 @@ def check_model(
     empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
-        steps = horizon(reading.network, Structure(zero=asleep))
-    stds = _natural(model, first)
+        steps = last_step(reading.network, Structure(zero=asleep))
+    stds = _choose_base_stds(model, first)
     given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
-    eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
+    eps = _measure_gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
     routers = {role for e in experts(reading.network) for role in e.routers}
     still = [role for role, size in (eps or {}).items() if size == TINY and role in routers]
     if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
         raise UsageError(
             f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
         )
-    numbers = opened(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
-    largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
-    numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
+    numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
+    largest = build_plan(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
+    numbers = replace(numbers, open=tuple(find_misscaled_tensors(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
-    beside: Beside = {}
+    beside: GradientRatios = {}
     switched: dict[int, list[list[bool]]] = {}
-    trained = _changed(numbers, rules or {})
-    names = _measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
-    unsettled = settled(m, switched)
-    still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _moves(m, x)]
+    trained = _replace_rules(numbers, rules or {})
+    names = _train_and_measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
+    unsettled = drop_rerouted_replicas(m, switched)
+    still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _is_moving(m, x)]
     idle = [IDLE.format(listed(still_there), steps)] if still_there else []
     lines = reading.described({} if fold else dict.fromkeys(reading.factors, ""))  # else a multiplier is refused
     m.environment = {
@@ -217,50 +231,66 @@ def check_model(
         "open": [] if level is None else [*map(str, level.open)],
         "read": [*idle, *lines],
     }
-    m.environment["read"] += [weighed(loss, found, m) for loss, found in beside.items()]
+    m.environment["read"] += [describe_loss_weight(loss, found, m) for loss, found in beside.items()]
     if reading.network.unread and numbers.level is not None:
         m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *lines]
-        moving = [name for name in names if _moves(m, name)]
+        moving = [name for name in names if _is_moving(m, name)]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
-        report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
+        report = suspend_rerouted_steps(
+            _apply_upper_bounds(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled
+        )
         if few := ray["M"] > 0 and any(note == CHOSEN_FEW for _, note in reading.notes):
             m.environment["read"] += [FEW]
-        report = _leveled(_of_few(report, set(names), float(ray["M"])) if few else report, lambda row: BY_SHAPE)
-        return coming(_of_many(report, inputs, sizes[0]))
-    moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
-    doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
-    predicted, bounds, powers = _predicted(numbers.derivations[-1], [*zero, *empty], names, steps, moved, left)
-    direct = {x for x in names if x.endswith(DIRECT) and _single(predicted[x])}
+        report = _add_levels(
+            _suspend_noisy_experts(report, set(names), float(ray["M"])) if few else report, lambda row: BY_SHAPE
+        )
+        return suspend_converging_rows(_suspend_crowded_updates(report, inputs, sizes[0]))
+    moved = {x: power.on(ray) for x, power in (compute_folded_powers(numbers, reading) if fold else {}).items()}
+    left = {_get_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
+    doubtful = {name for name, quantities in names.items() if left.intersection(map(_get_signal, quantities))}
+    predicted, bounds, powers = _predict_exponents(numbers.derivations[-1], [*zero, *empty], names, steps, moved, left)
+    direct = {x for x in names if x.endswith(DIRECT) and _has_single_power(predicted[x])}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
-    after = _after_experts(reading.network) if sparse(reading.network, ray) else set()
+    after = _find_after_experts(reading.network) if sparse(reading.network, ray) else set()
     m.environment["read"] += [FEW] if after else []
     behind = {name for name, x in names.items() if after.intersection(x)}
-    report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
-    report = _leveled(report, lambda row: DEMANDED if (row.quantity, row.step) in most else CERTIFIED)
-    report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = of_crossovers(report, m, asked)
-    report = _of_blocked(coming(_of_many(of_choices(report, unsettled), inputs, sizes[0])), reading.blocked)
+    report = _apply_upper_bounds(
+        judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most
+    )
+    report = _add_levels(report, lambda row: DEMANDED if (row.quantity, row.step) in most else CERTIFIED)
+    report = _suspend_noisy_experts(report, behind, float(ray["M"] - ray["K"])) if after else report
+    report = suspend_crossovers(report, m, asked)
+    report = _suspend_blocked_rows(
+        suspend_converging_rows(_suspend_crowded_updates(suspend_rerouted_steps(report, unsettled), inputs, sizes[0])),
+        reading.blocked,
+    )
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
-    report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
+    report = _apply_upper_bounds(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
 
 
-def _leveled(report: Report, level: Callable[[ReportRow], str]) -> Report:
-    """Return the report with the level of every row's prediction."""
+def _add_levels(report: Report, level: Callable[[ReportRow], str]) -> Report:
+    """Returns the report with ``level(row)`` as the level of every row's prediction."""
     return replace(report, rows=tuple(replace(r, level=level(r)) for r in report.rows))
 
 
-def _moves(m: Measurement, name: str) -> bool:
+def _is_moving(m: Measurement, name: str) -> bool:
+    """Whether a quantity is nonzero after some step, at some size."""
     return any(x.any() for t in range(1, m.steps + 1) for x in m.values.get((name, t), ()))
 
 
-def _of_blocked(report: Report, blocked: Sequence[str]) -> Report:
-    """Rows that are exactly zero are not refuted where gradients are zero whatever the weights (``blocked``), but for
-    updates of other tensors."""
+def _suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
+    """Makes refuted rows inconclusive that are exactly zero because gradients vanish for all weights.
+
+    Updates of tensors other than the blocked ones stay refuted.
+
+    Args:
+        report: the report.
+        blocked: tensors whose gradients are zero whatever the weights.
+    """
     others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
     note = BLOCKED.format(listed(blocked))
 
@@ -271,12 +301,17 @@ def _of_blocked(report: Report, blocked: Sequence[str]) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
-    """Updates that fall by less than a whole power are not refuted where there are more tokens than the smallest model
-    is wide.
+def _suspend_crowded_updates(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
+    """Makes refuted updates inconclusive that shrink by less than one power of n, if there are more tokens than the
+    width of the smallest model.
 
-    Model: the engine's step is of a number of tokens that stays, whose signals are told apart in a wide model; where
-    they outnumber the width, the updates of all of them act on each.
+    Model: the engine assumes a fixed number of tokens, whose signals a wide model tells apart. If the tokens outnumber
+    the width, every token's update acts on all of them.
+
+    Args:
+        report: the report.
+        inputs: the model's input, which gives the number of tokens.
+        sizes: the smallest sizes.
     """
     x = next((x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)), None)
     tokens = 0 if x is None else x.numel() // (x.shape[-1] if x.is_floating_point() and x.dim() > 1 else 1)
@@ -292,13 +327,18 @@ def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _single(cells: Sequence[Cell]) -> bool:
-    """Is the power of every step decided, and one, where there is any?"""
+def _has_single_power(cells: Sequence[Cell]) -> bool:
+    """Whether the exponents of all steps are decided and equal (None, where there is nothing, is ignored)."""
     return ... not in cells and len({e for e in cells if e is not None}) < 2
 
 
-def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:
-    """Rows whose exponent is an upper bound (``most``) are not refuted by what is smaller."""
+def _apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Report:
+    """Makes refuted rows inconclusive whose measured slope lies below an exponent that is only an upper bound.
+
+    Args:
+        report: the report.
+        most: whether the exponent of a row is an upper bound.
+    """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is Verdict.REFUTED and most(r) and (r.fit.zero or r.fit.high < (r.predicted or 0)):
@@ -308,9 +348,9 @@ def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _after_experts(network: Network) -> set[str]:
-    """Quantities that the updates of experts are in, in the forward pass: those of tensors with an entry for every
-    expert, and of what follows, but for the updates of other tensors."""
+def _find_after_experts(network: Network) -> set[str]:
+    """Returns the quantities of the forward pass that contain updates of experts: products with tensors that have an
+    expert axis, and everything downstream, except for what the updates of other tensors add."""
     after: set[str] = set()
     found: set[str] = set()
     for s in network.statements:
@@ -321,12 +361,17 @@ def _after_experts(network: Network) -> set[str]:
     return found | {f"{signal}.change" for signal in after}
 
 
-def _of_few(report: Report, behind: Collection[str], share: float) -> Report:
-    """Rows behind the updates of experts (``behind``), and those that fall, are not refuted where the noise of few
-    tokens may lift them from their prediction.
+def _suspend_noisy_experts(report: Report, behind: Collection[str], share: float) -> Report:
+    """Makes refuted rows inconclusive where the gradient noise of few tokens can lift a size above its prediction.
 
-    Model: the engine's step is a mean over many tokens, of which an expert sees a share K/M, as n^(-``share``); the
-    noise of the few here goes as (K/M)^(1/2), and what a token itself adds to what it sees does not fall.
+    Model: the engine's step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). The noise of
+    the few tokens here scales as (K/M)^(1/2), and a token's contribution to its own signal does not shrink.
+
+    Args:
+        report: the report.
+        behind: quantities downstream of expert updates; of the others only those with a negative exponent are
+            considered.
+        share: exponent of M/K.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -334,14 +379,24 @@ def _of_few(report: Report, behind: Collection[str], share: float) -> Report:
         lifted = r.fit.low > least and r.fit.low <= least + share / (1 if least < 0 else 2) + OFF
         told = r.verdict is Verdict.REFUTED and r.predicted is not None and (least < 0 or r.quantity in behind)
         if told and lifted and not r.fit.zero:
-            return replace(r, verdict=Verdict.INCONCLUSIVE, note="an expert sees few tokens here; see below")
+            return replace(
+                r, verdict=Verdict.INCONCLUSIVE, note="an expert sees few tokens here; see the note on M and K below"
+            )
         return r
 
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -> set[int]:
-    """Leaves out replicas in which a token has chosen other experts by then; the steps at which too few are left."""
+def drop_rerouted_replicas(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -> set[int]:
+    """Removes, at every step, the replicas in which a token has been routed to other experts by then.
+
+    Args:
+        m: the measurement; its series are changed in place, and NaN values are dropped, too.
+        switched: by step, for each size and seed, whether a token has changed its experts.
+
+    Returns:
+        The steps at which too few replicas would be left; these keep all of them.
+    """
     few = set()
     for step, by_size in switched.items():
         kept = [~np.array(x) for x in by_size]
@@ -359,12 +414,13 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
     return few
 
 
-def coming(report: Report) -> Report:
-    """Return the report without refutations at a crossover: rows whose slopes come nearer to the prediction from size
-    to size, as they do where one term gives way to another, are inconclusive and say which sizes would settle them.
+def suspend_converging_rows(report: Report) -> Report:
+    """Makes refuted rows inconclusive at a crossover, where the local slope approaches the prediction from size to
+    size.
 
-    Between the last two sizes a certified exponent also has to be the nearest one, up to noise, and for a size that is
-    undecided the slope must not be that of another exponent.
+    This happens where one term gives way to another. The note names the sizes that would settle the row. Between the
+    last two sizes, a certified exponent must already be the nearest one (up to noise); an undecided row's slope must
+    not be that of another exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -376,22 +432,28 @@ def coming(report: Report) -> Report:
         off = np.diff(values) / steps - float(r.predicted)
         off *= np.sign(off.sum()) or 1.0
         errors = np.hypot(errors[1:], errors[:-1]) / steps
-        times = _doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
+        times = _estimate_doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
         most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
         if times is None or off[-1] > most:
             return r
-        note = f"comes nearer to n^({r.predicted}) from size to size; {_settling(report, times)} would settle it"
+        where = _format_settling_sizes(report, times)
+        note = f"comes nearer to n^({r.predicted}) from size to size; {where} would settle it"
         return replace(r, verdict=Verdict.INCONCLUSIVE, note=note)
 
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def of_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
-    """Return the report without refutations of undecided sizes that a product explains whose smaller exponent still
-    leads at the smallest size.
+def suspend_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
+    """Makes refuted rows of undecided sizes inconclusive if a product explains them whose fading term still leads at
+    the smallest size.
 
-    Model: where W_0 x falls as n^(-gap) beside dW x, a norm of their sum hands on a signal that grows, by less than
-    n^gap, until dW x is all of it.
+    Model: if W_0 x falls as n^(-gap) relative to dW x, a norm of their sum passes on a signal that grows, more slowly
+    than n^gap, until dW x dominates.
+
+    Args:
+        report: the report.
+        m: the measurement, with the mean squares of both terms.
+        exponents: by quantity, the exponent (or bound) at every step.
     """
     found: list[tuple[float, Fraction, int, str]] = []
     for name in (x.removesuffix(".init") for x in exponents if x.endswith(".init")):
@@ -417,45 +479,50 @@ def of_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequen
         odds, gap, _, name = max(crossing)
         times = max(0.0, math.log2(odds * (1 - FADED) / FADED) / (2 * float(gap)))
         note = f"the initial values of {name} still count beside its update, which outgrows them as n^({gap})"
-        return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"{note}; sizes from {_settling(report, times, True)}")
+        return replace(
+            r, verdict=Verdict.INCONCLUSIVE, note=f"{note}; sizes from {_format_settling_sizes(report, times, True)}"
+        )
 
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _doublings_left(off: Array, errors: Array, at: Array) -> float | None:
-    """Return after how many more doublings of n slopes lie within ``DRIFT`` of a prediction; None where a slope that
-    stays where it is fits them as well as a crossover.
+def _estimate_doublings_left(off: Array, errors: Array, at: Array) -> float | None:
+    """Returns how many more doublings of n bring the slope within ``DRIFT`` of its prediction.
 
-    Model: the squares of two terms, a n^p and b n^(p +- gap), add up. Between two sizes the local slope is then off by
-    gap * w from the exponent p of the term that stays, with w / (1 - w) = odds * n^(-2 gap).
+    None if a constant slope fits as well as a crossover. Model: the squares of two terms, a n^p and b n^(p +- gap), add
+    up. The local slope between two sizes then differs from the exponent p of the remaining term by gap * w, with w / (1
+    - w) = odds * n^(-2 gap).
 
     Args:
-        off: distances of slopes from the prediction, positive where they are large. errors: of these.
-        at: log2 of n between two sizes.
+        off: distance of each local slope from the prediction, signed so that most are positive.
+        errors: standard errors of these.
+        at: log2 of n midway between the two sizes of each slope.
     """
     errors = np.maximum(errors, 1e-3)
 
-    def misfit(expected: Array) -> float:
+    def compute_misfit(expected: Array) -> float:
         return float((((off - expected) / errors) ** 2).sum())
 
     stays = float((off / errors**2).sum() / (1 / errors**2).sum())
-    best, left = misfit(np.full_like(off, stays)), None
+    best, left = compute_misfit(np.full_like(off, stays)), None
     if off[-1] >= off[0]:
         return None
     for gap in APART:
         for odds in np.geomspace(DRIFT / gap, BEHIND, 40):  # at the last pair of sizes
             every = odds * 2.0 ** (2 * gap * (at[-1] - at))
-            if (found := misfit(gap * every / (1 + every))) < best:
+            if (found := compute_misfit(gap * every / (1 + every))) < best:
                 settled_at = DRIFT / (gap - DRIFT)
                 best, left = found, max(0.0, math.log2(odds / settled_at) / (2 * gap))
     return left
 
 
-def _settling(report: Report, doublings: float, start: bool = False) -> str:
-    """Return the sizes, from the largest on, over which a row would be decided after some doublings of n.
+def _format_settling_sizes(report: Report, doublings: float, start: bool = False) -> str:
+    """Returns the sizes, starting at the largest, over which a row would be decided, as text.
 
     Args:
-        start: those from which on it would be decided.
+        report: the report with the sizes measured so far.
+        doublings: how many more doublings of n are needed.
+        start: name only the size from which on the row would be decided.
     """
     first, last = report.dims[0], report.dims[-1]
     whole = math.log2(report.sizes[-1] / report.sizes[0])
@@ -467,9 +534,9 @@ def _settling(report: Report, doublings: float, start: bool = False) -> str:
     return f"{listed[1]} on would settle it" if start else " to ".join(listed)
 
 
-def of_choices(report: Report, steps: Collection[int]) -> Report:
-    """Rows at steps by which tokens have chosen other experts are not refuted, but for what a tensor's own numbers
-    decide: such a jump is of no power of the sizes."""
+def suspend_rerouted_steps(report: Report, steps: Collection[int]) -> Report:
+    """Makes refuted rows inconclusive at steps by which tokens have been routed to other experts: that jump follows
+    no power of the sizes. Rows that depend on one tensor's own numbers (``DIRECT``) stay."""
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is Verdict.REFUTED and r.step in steps and not r.quantity.endswith(DIRECT):
@@ -480,12 +547,19 @@ def of_choices(report: Report, steps: Collection[int]) -> Report:
 
 
 def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: Inputs) -> None:
-    """Raises UsageError: nothing trains, another model's parameters would, or the output has no gradient."""
+    """Checks that the model can be trained.
+
+    Raises:
+        UsageError: nothing trains, the optimizer has parameters of another model, or the output is not finite or has no
+            gradient.
+    """
     mine = {id(p) for p in model.parameters()}
     if not any(p.requires_grad for p in model.parameters()):
         raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
-        raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
+        raise UsageError(
+            "the optimizer that build returns has parameters of another model; give it those of the returned one"
+        )
     with exactly(), running(inputs[0]):
         out = output_of(model(*inputs[0], **inputs[1]))
         if not out.isfinite().all():
@@ -494,29 +568,30 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
             raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
 
 
-def culprit(report: Report) -> ReportRow | None:
-    """Return the row to blame where one is refuted: later failures may be consequences of it.
+def find_first_to_blame(report: Report) -> ReportRow | None:
+    """Return the refuted row that most likely causes the others, or None if no row is refuted.
 
-    Rows at earlier steps come first, then those that a tensor's own numbers decide, then execution order. Such a row
-    counts even if its interval misses the prediction by too little to refute it alone. Rows that agree once the two
-    smallest sizes are left out come last.
+    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then execution
+    order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is inconclusive, when its
+    slope is nearer to another exponent. Rows that agree once the smallest sizes are left out come last.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None
-    suspects = [r for r in report.rows if r in refuted or _misses(r)]
-    return min(suspects, key=lambda r: (_agrees_later(report, r), r.step, not r.quantity.endswith(DIRECT)))
+    suspects = [r for r in report.rows if r in refuted or _is_nearer_to_another(r)]
+    return min(suspects, key=lambda r: (_agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT)))
 
 
-def _misses(r: ReportRow) -> bool:
-    """Return whether what one tensor's own numbers decide lies nearer to another exponent than to the predicted one."""
+def _is_nearer_to_another(r: ReportRow) -> bool:
+    """Whether an inconclusive row that depends on one tensor's own numbers lies nearer to another exponent than to
+    its own."""
     if r.predicted is None or r.fit.zero or r.note or not r.quantity.endswith(DIRECT):
         return False
     apart = r.apart > DRIFT and abs(r.fit.slope - float(r.predicted)) > NEAR
     return apart and r.verdict is Verdict.INCONCLUSIVE
 
 
-def _agrees_later(report: Report, r: ReportRow) -> bool:
-    """Return whether the slope without the two smallest sizes, of three without the smallest, is the predicted one."""
+def _agrees_at_larger_sizes(report: Report, r: ReportRow) -> bool:
+    """Whether the slope fitted without the two smallest sizes (of three: the smallest) is the predicted one."""
     if r.predicted is None or r.fit.zero or (r.quantity, r.step) not in report.means:
         return False
     left = slice(min(2, len(report.sizes) - 2), None)
@@ -524,7 +599,7 @@ def _agrees_later(report: Report, r: ReportRow) -> bool:
     return bool(abs(slope - float(r.predicted)) < DRIFT)
 
 
-def _measure(
+def _train_and_measure(
     m: Measurement,
     build: Any,
     reading: Traced,
@@ -535,56 +610,69 @@ def _measure(
     lr: float,
     seeds: int,
     fold: bool,
-    beside: Beside,
+    beside: GradientRatios,
     switched: dict[int, list[list[bool]]],
 ) -> Mapping[str, Sequence[str]]:
-    """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
+    """Trains the model at all sizes and seeds and records its quantities in the measurement.
 
     Args:
-        beside: gets gradients of losses beside the output. switched: gets, by step, size and seed, whether a token
-            has chosen other experts by then.
+        m: the measurement to fill; it has the sizes.
+        build: as for ``check_model``.
+        reading: the traced model.
+        inputs: the input at the base.
+        numbers: the recipe that is trained.
+        zero: parameters that start at zero.
+        how: whose numbers train the model.
+        lr: the one learning rate of the negative control.
+        seeds: number of replicas per size.
+        fold: whether missing multipliers are folded into parameters.
+        beside: filled with the gradients of extra losses.
+        switched: filled, by step, size and seed, with whether a token has changed its experts.
+
+    Returns:
+        By name of a measured series, the engine's quantities that it is compared with.
 
     Raises:
-        UsageError: an input that grows, or a multiplier that is left to the model.
+        UsageError: an input that grows with the sizes, or a multiplier that the model has to apply itself.
     """
     names: dict[str, Sequence[str]] = {}
     small = called(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
         model, mine, optimizer = built(build, size, seed)
-        if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
+        if [x.shape for x in _list_tensors(mine)] != [x.shape for x in _list_tensors(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
         there = numbers.at(size)
-        p = planned(model, reading, there, [small])
+        p = build_plan(model, reading, there, [small])
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
-            alone = [name for name in left if not foldable(reading.network, name)]
+            alone = [name for name in left if not is_foldable(reading.network, name)]
             if alone or not fold or how == "own":
                 todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
                 todo = "" if how == "own" else todo
-                raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
-            p = planned(model, reading, there, [small], fold=True)
+                raise _build_multiplier_error(reading, there, size, next(iter(alone or left)), left, todo)
+            p = build_plan(model, reading, there, [small], fold=True)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
-            optimizer = _set(p, zero, seed)
+            optimizer = _apply_plan(p, zero, seed)
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
-        for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
+        for t, _ in enumerate(_train_steps(model, optimizer, inputs, m.steps, _get_epsilons(p))):
             for key, x in watch().items():
                 values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
                 values[i] = np.append(values[i], x)
             if series is m.values:
                 switched.setdefault(t, [[] for _ in m.dims])[i].append(watch.switched)
         if series is m.values:
-            for (loss, name), x in losses_beside(model, mine).items():
+            for (loss, name), x in compare_extra_losses(model, mine).items():
                 beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
                 beside[loss][name][i] = np.append(beside[loss][name][i], x)
 
-    with spare_threads():
+    with use_one_thread():
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
-            m.inputs.append(str([fingerprint(x) for x in _flat(inputs)]))
-            for seed in each(f"training {dict(size)}", "seeds", range(seeds)):
+            m.inputs.append(str([compute_fingerprint(x) for x in _list_tensors(inputs)]))
+            for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
@@ -594,10 +682,19 @@ def _measure(
     return {name: x for name, x in names.items() if any(key[0] == name for key in m.values)}
 
 
-def _lacking(
+def _build_multiplier_error(
     reading: Traced, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
 ) -> UsageError:
-    """The error of a multiplier that is left to the model. todo: its end."""
+    """Returns the error for a multiplier that the model has to apply itself.
+
+    Args:
+        reading: the traced model.
+        numbers: the recipe at this size.
+        size: the size.
+        name: the multiplier.
+        left: by multiplier, the factor that is missing.
+        todo: end of the message.
+    """
     at, own = reading.factors[name]
     where = ",".join(f"{axis}={n}" for axis, n in size.items())
     said = f"at {where} {at or 'model'} must multiply by {left[name]:g} ({name} of scalecalc list --model)"
@@ -606,41 +703,49 @@ def _lacking(
     return UsageError(f"{said}{more}; do it in its forward pass{todo}")
 
 
-def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """The initial values of a plan, drawn, but for those that start at zero; frozen tensors are the module's; and its
-    optimizer."""
+def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
+    """Draws the initial values of a plan and returns its optimizer.
+
+    Args:
+        p: the plan.
+        zero: parameters to set to zero.
+        seed: of the draw. Frozen tensors keep the module's values.
+
+    Raises:
+        UsageError: a rule with a constraint, which cannot be trained here.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         p.init_()
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
-    parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
-    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
+    parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
+    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
         raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
-    return assembled(
+    return build_optimizer(
         [
-            group(
+            build_group(
                 rule,
                 e.tensor,
                 x["lr"],
                 x.get("eps", TINY),
                 0.0,
-                **({"fold": Fold.last(e.tensor)} if rule.folded else {}),
+                **({"fold": Fold.last(e.tensor)} if rule.acts_on_matrices else {}),
             )
             for e, rule, x in parts
         ]
     )
 
 
-def _rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
-    """The rules of the optimizers that a model brings, by parameter.
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
 
     Raises:
-        UsageError: a class that has no rule.
+        UsageError: an optimizer class without a rule.
     """
     found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
-    for part in optimizers_of(own) if own is not None else ():
+    for part in list_optimizers(own) if own is not None else ():
         rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
         if rule is None:
             known = ", ".join(RULES)
@@ -652,16 +757,17 @@ def _rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced)
     return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
 
 
-def _epsilons(p: Plan) -> dict[str, float]:
+def _get_epsilons(p: Plan) -> dict[str, float]:
+    """Returns the epsilon of every parameter that has one, by name."""
     return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
 
 
-def _gradients(
+def _measure_gradients(
     model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
-    """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
-    p, sizes = planned(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
-    for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
+    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
+    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
         for e in p.entries:
             if e.tensor.grad is not None:
                 for role in roles_of([e.name], numbers)[e.name]:
@@ -670,44 +776,53 @@ def _gradients(
     return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
 
 
-def _steps(
+def _train_steps(
     model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
 ) -> Iterator[None]:
-    """Before training and after every step: of the squared distance from fixed random targets, without weight decay.
+    """Yields before training and after every step on the squared distance from fixed random targets, without weight
+    decay.
 
     Args:
-        epsilons: by parameter.
+        model: the model.
+        optimizer: one optimizer, or several joined.
+        inputs: the model's input.
+        steps: number of steps.
+        epsilons: by parameter name; parameters not listed get ``TINY``.
     """
     named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
-    for part in optimizers_of(optimizer):
+    for part in list_optimizers(optimizer):
         alone = [(group, p) for group in part.param_groups for p in group["params"]]
         part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
     places, keywords = inputs
 
     def loss(step: int) -> Tensor:
-        return _loss(output_of(model(*places, **keywords)))
+        return _compute_loss(output_of(model(*places, **keywords)))
 
     yield
-    with exactly(), foreign("training the model"):
+    with exactly(), guard_foreign_code("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 
 
-def _loss(out: Tensor) -> Tensor:
+def _compute_loss(out: Tensor) -> Tensor:
+    """Returns the mean squared distance of an output from fixed random targets."""
     draw = torch.Generator().manual_seed(2)
     return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
 
 
-def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
-    """Of every loss that a module returns beside its output, and every parameter that it reaches: the size of its
-    gradient over that of the loss of the output."""
+def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+
+    Returns:
+        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+    """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with exactly(), foreign("the model"):
+    with exactly(), guard_foreign_code("the model"):
         out = model(*inputs[0], **inputs[1])
         found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
         if not found:
             return {}
-        losses = {"": _loss(output_of(out)), **found}
+        losses = {"": _compute_loss(output_of(out)), **found}
         grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
     return {
         (loss, name): float(g.norm() / main.norm())
@@ -717,13 +832,22 @@ def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], flo
     }
 
 
-def weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
-    """The power of the weight that keeps a loss beside the output at one scale with it, where its share is largest."""
+def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
+    need.
+
+    The power is fitted at the parameter where the extra loss has its largest share at the base.
+
+    Args:
+        loss: name of the loss.
+        found: by parameter, the gradient ratios at every size.
+        m: the measurement, for the sizes.
+    """
     there = [x for x in found if all(map(len, found[x]))]
     if not there:
         return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
     name = max(there, key=lambda x: float(np.median(found[x][0])))
-    power, ends = fit(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
     said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
     said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
     flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
@@ -731,7 +855,7 @@ def weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> st
     return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
 
 
-def _predicted(
+def _predict_exponents(
     d: Derivation,
     zero: Sequence[str],
     names: Mapping[str, Sequence[str]],
@@ -739,12 +863,20 @@ def _predicted(
     moved: Mapping[str, Fraction],
     left: set[str],
 ) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
-    """Exponents by name where they are certified, of several quantities those that they have in common; upper bounds at
-    every step, where known; and the powers below them.
+    """Predicts the exponents of the measured series.
 
     Args:
-        zero: tensors that start at zero instead. moved: exponents of what is folded into signals.
-        left: signals that are undecided, of which O(1) is demanded: a bound where no other is known.
+        d: the derivation.
+        zero: tensors that start at zero instead of as derived.
+        names: by series, the quantities that it is compared with.
+        steps: number of steps.
+        moved: by signal, the exponent of multipliers that are folded into it.
+        left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
+
+    Returns:
+        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
+        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
+        leading one.
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
@@ -752,7 +884,7 @@ def _predicted(
     lows: dict[tuple[str, int], Fraction | None] = {}
 
     def more(quantity: str) -> Fraction:
-        return moved.get(_signal(quantity), Fraction(0))
+        return moved.get(_get_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
         answer = briefly(look, quantity, t)
@@ -772,11 +904,11 @@ def _predicted(
         return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
-        bounds = [Fraction(0) if (b := look.upper(x)) is None and _signal(x) in left else b for x in quantities]
+        bounds = [Fraction(0) if (b := look.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
-    asked = each("predicting", "signals and parameters", list(names.items()))
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
     with look.meter.within(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
@@ -786,14 +918,14 @@ def _predicted(
     return predicted, bounds, powers
 
 
-def _signal(quantity: str) -> str:
-    """The signal that a quantity is of, or is a part of."""
+def _get_signal(quantity: str) -> str:
+    """Returns the signal that a quantity belongs to (``h`` of ``h.change``)."""
     return quantity.partition(".")[0]
 
 
-def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
-    """Standard deviations at the base: those of the module's own values, but at most the derived power there: what
-    falls faster is not to lead."""
+def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
+    power there, so that a faster decaying term does not lead at small sizes."""
     stds = {}
     for role, settings in numbers.tensors.items():
         if (rule := settings["init_std"].rule) is None:
@@ -804,19 +936,22 @@ def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
     return stds
 
 
-def _flat(inputs: Inputs) -> list[Tensor]:
+def _list_tensors(inputs: Inputs) -> list[Tensor]:
+    """Returns the tensors among the positional and keyword inputs."""
     return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
 
 
-def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
-    """Sizes from a base to a target, evenly on a logarithmic scale, multiples of whatever both are multiples of.
+def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
+    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+
+    Every size of an axis is a multiple of the greatest common divisor of both ends.
 
     Examples:
-        >>> between({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
+        >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
         {'N': 64, 'M': 8}
 
     Raises:
-        UsageError: fewer than two, they grow on no ray, or no whole size lies where it should.
+        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
     """
     whole = way(base, target)
     if whole.ray is None or not whole.exact:
@@ -844,8 +979,9 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
     return list(sizes)
 
 
-def _changed(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """The recipe that is trained, with the powers of ``rules``."""
+def _replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
+    """Returns the recipe with the powers of ``rules`` (parameter -> ``init_std`` or ``lr`` -> power) in place of its
+    own."""
     tensors = dict(numbers.tensors)
     for role, powers in rules.items():
         tensors[role] = {**numbers[role], **{what: replace(numbers[role][what], rule=p) for what, p in powers.items()}}

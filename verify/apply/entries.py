@@ -1,45 +1,48 @@
-"""The numbers of a plan by parameter, in three steps: settings of every role, entries of every parameter, warnings.
+"""Assigns a plan's numbers to parameters in three steps: settings by reading name, entries by parameter, warnings.
 
-Read next: ``planning.py`` (puts them together), ``modules.py`` (what an entry is).
+Read next: ``planning.py`` (combines them), ``modules.py`` (what an entry is).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import isclose
 
 from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.shapes import along
 
-from .exports import shaped
-from .folding import ends, scaled
-from .modules import Entry, norms, parameters
-from .parts import Records, alike, apart, fused
-from .parts import spans as spans_of
-from .plans import trainer
-from .remarks import remarks
+from .exports import describe_matrix_shape
+from .folding import find_fold_target, is_foldable, rescale_settings
+from .modules import Entry, find_weight_norms, iterate_entries
+from .parts import Records, advise_on_parts, describe_parts, merge_settings
+from .parts import locate_parts as spans_of
+from .plans import find_optimizer
+from .remarks import explain_surprises
 from .starts import find_structured
 
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
-ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
+ZERO = "{}: starts at zero in the module, and init_ draws it; to keep it at zero, leave out its std"
 KEPT = (
     "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
     "is centred at zero"
 )
-NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
+NORMS = (
+    "{}: init_ sets these weight-norm magnitudes to the norms of the drawn matrices, as torch does, and ignores their "
+    "init std"
+)
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
     " otherwise, which these numbers do not know: plan with muon:original for it, or let your Muon multiply by 1"
@@ -49,33 +52,48 @@ SHAPED = (
 Settings = dict[str, Mapping[str, Setting]]
 
 
-def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[Settings, dict[str, float]]:
-    """Settings by role as the module itself needs them, and what is left to multiply by, by multiplier.
+def compute_settings(
+    reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
+) -> tuple[Settings, dict[str, float]]:
+    """Returns the settings that the module itself needs, given the multipliers that it already applies.
+
+    A multiplier that undoes the start of a gain behind which it stands is folded into it: a gain of 4 times 0.25 is a
+    gain of 1.
 
     Args:
-        reading: of the module.
-        numbers: derived for the network of the reading.
-        fold: put what is left into the tensors that end the branch.
+        reading: the traced module.
+        numbers: the recipe for the network of the reading.
+        small: the modules that were read, which show how gains start.
+        fold: whether missing multipliers are folded into the tensors at the end of their branch.
+
+    Returns:
+        The settings by tensor, and by multiplier the factor that the model still has to apply.
 
     Raises:
-        UsageError: a multiplier that is to be folded ends in no matrix.
+        UsageError: a multiplier to fold ends in no matrix.
     """
     going = numbers.way
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
-    left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    left = {name: 1.0 if isclose(x, 1.0) else x for name, x in left.items()}
     settings = dict(numbers.tensors)
-    for name in [name for name, x in left.items() if fold and x != 1]:
+    for name in [name for name, x in left.items() if x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
         shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
-        for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
-            settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
+        if not fold and not all(is_foldable(one, name) for one in shared):
+            continue
+        roles = list(dict.fromkeys(role for one in shared for role in find_fold_target(one, name).roles))
+        undone = (find_uniform_start(small, r) and isclose(settings[r]["init_std"].factor * x, 1) for r in roles)
+        if not (fold or all(undone)):
+            continue
+        for role in roles:
+            settings[role] = rescale_settings(settings[role], rule / own[name], x, find_optimizer(numbers, role))
         left[name] = 1.0
     return settings, left
 
 
-def entries_of(
+def build_entries(
     model: nn.Module,
     reading: Traced,
     numbers: Recipe,
@@ -84,24 +102,26 @@ def entries_of(
     records: Callable[[], Records] | None = None,
     twins: Sequence[nn.Module] = (),
 ) -> list[Entry]:
-    """Every parameter of a model with its numbers.
+    """Returns every parameter of a model with its numbers.
 
     Args:
-        model: at the target.
-        reading: of the module. numbers: derived for it. settings: as of ``settings_of``.
-        small: the modules that were read, which show how parameters start.
-        records: as for ``parts.spans``.
-        twins: the same modules under another seed; where there are none, each start is judged by itself.
+        model: the module at the target.
+        reading: the traced module.
+        numbers: the recipe for it.
+        settings: result of ``compute_settings``.
+        small: the modules that were traced, which show how parameters are initialised.
+        records: as for ``parts.locate_parts``.
+        twins: the same modules under another seed; if empty, each initial value is judged by itself.
 
     Raises:
-        UsageError: parameters that train, and that the output does not depend on.
+        UsageError: trainable parameters that the output does not depend on.
     """
     going = numbers.way
-    filled = {role: uniform_start(small, role) for role in numbers.tensors}
+    filled = {role: find_uniform_start(small, role) for role in numbers.tensors}
     for role, value in filled.items():
         rule = settings[role]["init_std"].rule
         filled[role] = value if value is None or rule is None else value * rule.ratio(going.base, going.target)
-    found, named = [], list(parameters(model))
+    found, named = [], list(iterate_entries(model))
     roles = roles_of([e.name for e in named], numbers)
     _check_trains([e.name for e in named if not e.frozen], roles, reading.network.frozen)
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
@@ -109,13 +129,13 @@ def entries_of(
     structured = find_structured(pairs, [role for role, value in filled.items() if value is None])
     for e in named:
         mine = roles[e.name]
-        rules = {role: trainer(numbers, role) for role in mine}
+        rules = {role: find_optimizer(numbers, role) for role in mine}
         kinds = [(settings[role], rules[role]) for role in mine]
         parts = {role: settings[role] for role in mine} if any(x != kinds[0] for x in kinds) else {}
-        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
-        common = alike(parts) if parts else settings.get(role, {})
+        role, group = (mine[0], parameter_of(mine[0])) if mine else ("", "")
+        common = merge_settings(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
-        do = apart(rules, group, given) if parts else ""
+        do = advise_on_parts(rules, group, given) if parts else ""
         e = replace(e, kept=not e.frozen and not structured.isdisjoint(mine))
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         found.append(replace(e, apart=do))
@@ -123,7 +143,7 @@ def entries_of(
 
 
 def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], frozen: frozenset[str]) -> None:
-    """Raises UsageError for parameters that train, and that no gradient reaches."""
+    """Raises UsageError for trainable parameters that no gradient reaches."""
     still = {
         "the output does not depend on": [name for name in train if not roles[name]],
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
@@ -132,7 +152,7 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
 
 
-def warnings_of(
+def collect_warnings(
     model: nn.Module,
     reading: Traced,
     numbers: Recipe,
@@ -140,11 +160,15 @@ def warnings_of(
     small: Sequence[nn.Module],
     left: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """What to look at in a plan, a line each: the notes of the reading, and what a parameter needs besides its numbers.
+    """Returns the warnings of a plan, one line each: notes of the reading, and what parameters need besides their
+    numbers.
 
     Args:
-        model, reading, numbers, small: as for ``entries_of``.
-        entries: of the plan.
+        model: as for ``build_entries``.
+        reading: as for ``build_entries``.
+        numbers: as for ``build_entries``.
+        entries: the entries of the plan.
+        small: as for ``build_entries``.
         left: as for ``Traced.described``.
     """
     going = numbers.way
@@ -154,20 +178,20 @@ def warnings_of(
         return ", ".join(dict.fromkeys(e.group for e in acting if of(e)))
 
     kept = dict.fromkeys(e.group for e in entries if e.kept)
-    normed = [name for name, *_ in norms(model)]
+    normed = [name for name, *_ in find_weight_norms(model)]
     tuned = [s for e in acting for s in (e.settings, *e.parts.values()) if "decay" in s and s["lr"].base is not None]
     negligible = any(d.optimizer.regime == "negligible" for d in numbers.derivations)
     undecayed = bool(tuned) and all(s["decay"].base is None for s in tuned)
     stacks: dict[str, dict[str, None]] = {}
     for e in (e for e in acting if e.stacked):
-        stacks.setdefault(shaped(e), {})[e.group] = None
-    high = groups(_unshaped)
+        stacks.setdefault(describe_matrix_shape(e), {})[e.group] = None
+    high = groups(_is_scaled_by_muon)
     zero = groups(lambda e: not e.frozen and _starts_at_zero(e, small))
     return (
         *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).described(left),
         *([NEGLIGIBLE] if negligible else []),
-        *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d)),
-        *(fused(e) for e in {e.group: e for e in entries if e.parts}.values()),
+        *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in explain_surprises(d)),
+        *(describe_parts(e) for e in {e.group: e for e in entries if e.parts}.values()),
         *(f"{', '.join(names)}: {note}" for note, names in stacks.items()),
         *([SHAPED.format(high)] if high else []),
         *([ZERO.format(zero)] if zero else []),
@@ -177,23 +201,25 @@ def warnings_of(
     )
 
 
-def _unshaped(e: Entry) -> bool:
-    """Would ``torch.optim.Muon`` scale a step by its shape, of which the rule does not say how?"""
+def _is_scaled_by_muon(e: Entry) -> bool:
+    """Whether ``torch.optim.Muon`` would by default scale a parameter's step by its shape, although its rule has no
+    factor."""
     rule = e.rules[e.role]
     muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
     return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
 
 
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
-    """Does a parameter that is drawn start at zero in the module?"""
+    """Whether a parameter that the plan draws starts at zero in the module."""
     found = [x for model in small for x in of_role(model, e.role)]
     stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
     drawn = e.fill is None and any(std.rule is not None for std in stds)
     return drawn and bool(found) and not any(x.any() for x in found)
 
 
-def uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
-    """The value that all entries of a vector start with, as the modules have it; None where they do not start alike."""
+def find_uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
+    """Returns the initial value that all entries of a vector share in all modules; None if they differ or it is a
+    matrix."""
     values = [p.flatten() for model in models for p in of_role(model, role)]
     if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
         return None

@@ -1,8 +1,9 @@
-"""A plan in the format of a trainer: ``export``. What a format cannot carry stops it, unless it may be dropped.
+"""Writes a plan in the configuration format of a trainer: ``export``.
 
-Formats as read in the trainers' public code; names are those of the module that the plan was made of. A pattern matches
-exactly the parameters of one group; numbers in names (layers, experts) are any number where that takes in no other.
-Adding a trainer: a writer and its entry in ``FORMATS``.
+A number that the format cannot carry is an error, unless the caller agrees to drop it. The formats follow the trainers'
+public code; parameter names are those of the planned module. A pattern matches exactly the parameters of one group, and
+numbers in names (layers, experts) become wildcards where this matches no other group. To add a trainer, add a writer
+and its entry in ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -14,35 +15,39 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .modules import Entry
-from .parts import fused
+from .parts import describe_parts
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
-"""What a plan says; every format carries some of it."""
+"""The kinds of numbers in a plan; every format carries some of them."""
 STACKS = "stacks of matrices; torch.optim.Muon takes single ones, that of microsoft/dion or KellerJordan/Muon stacks"
 FILTERS = (
     "filters of convolutions; torch.optim.Muon takes matrices alone, and KellerJordan/Muon steps a filter of four "
     "dimensions as one matrix (out, in k k) without the factor of its shape; make it (out, in k k) before the step"
 )
-"""What is said of a group that Muon trains."""
+"""Notes for groups of stacks and of convolution filters that Muon trains."""
 ADJUSTED = ("original", "match_rms_adamw")
-"""Factors of a matrix's shape that ``torch.optim.Muon`` has."""
+"""Names of the shape factors that ``torch.optim.Muon`` supports."""
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with the same numbers, and what trains them.
+    """Parameters with the same numbers, and their optimizer.
+
+    Properties that return a number raise ``UsageError`` where nothing was tuned at the base, or where parts of a
+    parameter have different numbers.
 
     Attributes:
-        others: names of all other parameters. tied: all experts start alike.
-        patterns: names in a trainer's own module, with ``*`` for numbers, in place of those of the model.
-
-    Raises:
-        UsageError: of every number: nothing was tuned at the base, or parts of a parameter have different ones.
+        name: of the group.
+        optimizer: that trains it.
+        entries: its parameters.
+        others: names of all parameters outside the group.
+        tied: whether all experts have the same initial values.
+        patterns: names in a trainer's own module, with ``*`` for numbers, which replace those of the model; or empty.
     """
 
     name: str
@@ -54,7 +59,7 @@ class ParameterGroup:
 
     @property
     def rules(self) -> dict[str, Optimizer]:
-        """The optimizers of the parts by name, or that of the group."""
+        """The optimizers by name: one, or several where parts of a parameter have different ones."""
         return {rule.name: rule for rule in self.entries[0].rules.values()}
 
     @property
@@ -62,7 +67,7 @@ class ParameterGroup:
         return [e.name for e in self.entries]
 
     def value(self, what: str) -> float:
-        """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
+        """Returns the number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
         if what not in self.entries[0].settings:
             raise UsageError(f"{self.name}: its parts differ in {what}; {self.entries[0].apart}")
         return self._number(what, self.entries[0].settings[what])
@@ -81,7 +86,8 @@ class ParameterGroup:
 
     @property
     def stds(self) -> dict[str, float]:
-        """The standard deviation of every part that is initialised by itself; or, without a name, that of all."""
+        """Init std by part, where parts are initialised separately; otherwise that of the parameter under the name
+        ""."""
         first = self.entries[0]
         if self.fill is not None or "init_std" in first.settings or not first.spans:
             return {"": self.std}
@@ -89,12 +95,12 @@ class ParameterGroup:
 
     @property
     def fill(self) -> float | None:
-        """The value that every entry starts with, if they start alike."""
+        """The common initial value of all entries; None if they differ."""
         return self.entries[0].fill
 
     @property
     def numbers(self) -> dict[str, float]:
-        """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
+        """``lr``, ``eps`` and ``weight_decay``, named as in torch's optimizers; the decay is 0 where none was tuned."""
         settings = self.entries[0].settings
         if len(self.rules) > 1:
             raise UsageError(f"{self.name}: {' and '.join(self.rules)} train its parts; {self.entries[0].apart}")
@@ -108,13 +114,14 @@ class ParameterGroup:
 
     @property
     def keywords(self) -> dict[str, float | str]:
-        """The numbers, and the factor of the shape as ``torch.optim.Muon`` takes it."""
+        """Keywords of the torch optimizer: ``numbers``, and ``adjust_lr_fn`` where ``torch.optim.Muon`` has the
+        shape factor."""
         shape = self.optimizer.shape
         return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
 
     @property
     def torch_name(self) -> str:
-        """The class of the optimizer."""
+        """Name of the optimizer's class in torch.optim."""
         classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD", **{f"muon:{x}": "Muon" for x in ADJUSTED}}
         name = self.optimizer.name
         if name not in classes:
@@ -127,11 +134,13 @@ Groups = Sequence[ParameterGroup]
 
 @dataclass(frozen=True)
 class Format:
-    """The format of a trainer: the numbers of a plan that it carries, and the lines that it reads.
+    """The configuration format of a trainer.
 
     Attributes:
-        mixed: does it name an optimizer by group?
-        own: a name in the trainer's own modules, which are not those of transformers.
+        carries: the kinds of numbers (of ``WHAT``) that it has room for.
+        lines: writes groups as lines of text.
+        mixed: whether each group may have an optimizer of its own.
+        own: an example of a parameter name in the trainer's own modules, if these differ from transformers'; or "".
     """
 
     carries: tuple[str, ...]
@@ -149,16 +158,23 @@ def export(
     foreign: str = "",
     names: Mapping[str, str | Sequence[str]] | None = None,
 ) -> str:
-    """Return the text of ``Plan.export``.
+    """Returns a plan as text in the format of a trainer (see ``Plan.export``).
 
     Args:
-        multiplied: whether a multiplier is left to the model.
-        foreign: the class of a model of transformers.
+        form: name of the format.
+        about: heading, written as a comment.
+        groups: the parameter groups.
+        multiplied: whether the model's code has to apply a multiplier.
+        dropping: kinds of numbers that may be left out.
+        foreign: the class name of a model of transformers, else "".
         names: as for ``Plan.export``.
+
+    Raises:
+        UsageError: the format cannot carry a number that is needed, or has other parameter names.
     """
-    chosen = named("format", form, FORMATS)
+    chosen = find_entry("format", form, FORMATS)
     if names is not None:
-        groups = _renamed(groups, names)
+        groups = _rename_groups(groups, names)
     elif foreign and chosen.own:
         said = f"parameters are named as in {foreign}, and {form} has modules of its own ({chosen.own})"
         do = f"plan {form}'s own module, or give names={{{groups[0].name!r}: NAME, ...}} with a name for each group"
@@ -181,17 +197,21 @@ def export(
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},){fold}"
         )
-    apart = [fused(group.entries[0]) for group in groups if group.entries[0].parts]
+    apart = [describe_parts(group.entries[0]) for group in groups if group.entries[0].parts]
     decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
     if decays and all(x is None for x in decays):
         apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
-    apart += [f"{g.name}: {note}" for g in groups if g.optimizer.torch == "Muon" and (note := shaped(g.entries[0]))]
+    apart += [
+        f"{g.name}: {note}"
+        for g in groups
+        if g.optimizer.torch == "Muon" and (note := describe_matrix_shape(g.entries[0]))
+    ]
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 
-def _renamed(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> list[ParameterGroup]:
-    """Return groups with the names of a trainer's module. Groups that are one tensor there (queries, keys and values)
-    are one group, the first.
+def _rename_groups(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> list[ParameterGroup]:
+    """Returns the groups under the names of a trainer's module. Groups that are one tensor there (for example query,
+    key and value) become one.
 
     Raises:
         UsageError: a group without a name, a name of no group, or one tensor with two learning rates or decays.
@@ -212,11 +232,11 @@ def _renamed(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> list[P
     return [*found.values()]
 
 
-def _torchtitan(groups: Groups) -> Iterator[str]:
+def _write_torchtitan(groups: Groups) -> Iterator[str]:
     yield "optimizers = OptimizersContainer.Config("
     yield "    param_groups=["
     for g in groups:
-        pattern = expression(g)
+        pattern = build_regex(g)
         raw = repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
         keywords = f"optimizer_kwargs={g.keywords}"
         yield f'        ParamGroupConfig(pattern={raw}, optimizer_name="{g.torch_name}", {keywords}),'
@@ -224,44 +244,48 @@ def _torchtitan(groups: Groups) -> Iterator[str]:
     yield ")"
 
 
-def _megatron(groups: Groups) -> Iterator[str]:
-    """A schedule runs from max_lr, and min_lr stays the trainer's."""
+def _write_megatron(groups: Groups) -> Iterator[str]:
+    """Writes Megatron's overrides; a schedule starts at max_lr, and min_lr stays the trainer's."""
     names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
     yield "config_overrides = {"
     for g in groups:
         schedule = {key: g.numbers[what] for what, keys in names.items() if what in g.numbers for key in keys}
-        yield f"    ParamKey(name={tuple(globs(g))}): {schedule},  # {g.name}"
+        yield f"    ParamKey(name={tuple(build_globs(g))}): {schedule},  # {g.name}"
     yield "}"
 
 
-def _olmo_core(groups: Groups) -> Iterator[str]:
+def _write_olmo_core(groups: Groups) -> Iterator[str]:
     yield "group_overrides = ["
     for g in groups:
-        yield f"    OptimGroupOverride(params={globs(g)}, opts={g.numbers}),  # {g.name}"
+        yield f"    OptimGroupOverride(params={build_globs(g)}, opts={g.numbers}),  # {g.name}"
     yield "]"
 
 
-def _nemo_automodel(groups: Groups) -> Iterator[str]:
-    """Factors on the optimizer's own values."""
+def _write_nemo_automodel(groups: Groups) -> Iterator[str]:
+    """Writes NeMo AutoModel's overrides, which are factors on the optimizer's global values."""
     lr, wd = (max(g.numbers.get(what, 0.0) for g in groups) for what in ("lr", "weight_decay"))
     yield from ("optimizer:", f"  lr: {lr}", f"  weight_decay: {wd}", "  param_group_overrides:")
     for g in groups:
-        yield f"    - pattern: {json.dumps(expression(g))}  # {g.name}"
+        yield f"    - pattern: {json.dumps(build_regex(g))}  # {g.name}"
         yield f"      lr_mult: {g.numbers['lr'] / lr}"
         if wd:
             yield f"      wd_mult: {g.numbers['weight_decay'] / wd}"
 
 
-def shaped(e: Entry) -> str:
-    """Return what to know of a tensor of more than two dimensions that an optimizer of matrices gets, if it is one."""
+def describe_matrix_shape(e: Entry) -> str:
+    """Returns the note for a stack or a convolution filter that a matrix optimizer trains, otherwise ""."""
     return "" if not e.stacked else FILTERS if e.filter else STACKS
 
 
-def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
-    """Rows of a parameter that any trainer can read: how it starts, and its numbers; empty where none was tuned.
+def iterate_rows(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
+    """Yields the table rows of a parameter, one per part with numbers of its own: how it is initialised, and its
+    numbers.
+
+    A number is None where none was tuned at the base.
 
     Args:
-        group: its own; None of a frozen parameter, which keeps its values.
+        e: the parameter.
+        group: its group; None for a frozen parameter.
     """
     whole = {"name": e.name, "part": "", "shape": "x".join(map(str, e.shape)), "group": e.group}
     if group is None:
@@ -287,35 +311,46 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
         yield row | {f"{name}_factor": None if s is None else s.factor for name, s in found.items()}
 
 
-def expression(group: ParameterGroup) -> str:
-    """The regular expression for ``re.search``."""
+def build_regex(group: ParameterGroup) -> str:
+    """Returns a regular expression, for ``re.search``, that matches the names of a group and no others."""
     own = [re.escape(x).replace(r"\*", r"\d+") for x in group.patterns]
-    parts = own or _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
+    parts = own or _find_patterns(
+        group, lambda x: _replace_numbers(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch
+    )
     return f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"
 
 
-def globs(group: ParameterGroup) -> list[str]:
-    """Globs as of ``fnmatch``."""
-    return list(group.patterns) or _general(
-        group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g)
+def build_globs(group: ParameterGroup) -> list[str]:
+    """Returns ``fnmatch`` patterns that match the names of a group and no others."""
+    return list(group.patterns) or _find_patterns(
+        group, lambda x: _replace_numbers(x, "*", "."), str, lambda g, name: fnmatchcase(name, g)
     )
 
 
-def _numbered(name: str, number: str, dot: str) -> str:
+def _replace_numbers(name: str, number: str, dot: str) -> str:
+    """Replaces every component of a dotted name that is a number by a wildcard."""
     return dot.join(number if part.isdigit() else part for part in name.split(dot))
 
 
-def _general(
+def _find_patterns(
     group: ParameterGroup,
     general: Callable[[str], str],
     plain: Callable[[str], str],
     matches: Callable[[str, str], object],
 ) -> list[str]:
-    """The general form of every name where it matches none of others; else the name itself. A name that is matched
-    already has none of its own: it would find nothing left, which some trainers refuse.
+    """Returns patterns for the names of a group: with wildcards where these match no other name, else the name itself.
+
+    A name that an earlier pattern matches gets none of its own, since some trainers refuse a pattern without
+    parameters.
+
+    Args:
+        group: the group.
+        general: makes the pattern of a name with wildcards.
+        plain: makes the pattern of this name only.
+        matches: whether a pattern matches a name.
 
     Raises:
-        UsageError: not even the name itself tells them apart.
+        UsageError: even the plain pattern matches a parameter of another group.
     """
     patterns: list[str] = []
     for name in group.names:
@@ -329,9 +364,9 @@ def _general(
 
 
 FORMATS = {
-    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
-    "megatron": Format(("lr", "eps", "wd"), _megatron, own="decoder.layers.*.mlp.linear_fc1.weight"),
-    "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
-    "nemo-automodel": Format(("lr", "wd"), _nemo_automodel),
+    "torchtitan": Format(("lr", "eps", "wd"), _write_torchtitan, mixed=True),
+    "megatron": Format(("lr", "eps", "wd"), _write_megatron, own="decoder.layers.*.mlp.linear_fc1.weight"),
+    "olmo-core": Format(("lr", "eps", "wd"), _write_olmo_core),
+    "nemo-automodel": Format(("lr", "wd"), _write_nemo_automodel),
 }
-"""Every format, by name."""
+"""The formats, by name of the trainer."""

@@ -1,4 +1,4 @@
-"""Forward multipliers put into tensors: W = m w has the numbers of w, moved by powers of m; nothing else changes.
+"""Folds forward multipliers into tensors: W = m w has the numbers of w times powers of m.
 
 Law: that of ``spec/gauges.py``.
 Read next: ``planning.py`` (which multipliers are folded).
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -22,16 +22,28 @@ Settings = Mapping[str, Setting]
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Tensors that take a factor: all products whose sum is one signal; and the signals that have the factor then."""
+class FoldTarget:
+    """The place that a multiplier is folded into.
+
+    Attributes:
+        roles: the tensors that absorb the factor (several if a sum of products has it).
+        signals: the signals that carry the factor afterwards.
+    """
 
     roles: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
 
 
-def scaled(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
-    """The settings of m w, of those of w; ``factor`` is m at the target over that at the base."""
-    signs = moved(rule, "init_std" in settings and settings["init_std"].rule is None)
+def rescale_settings(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
+    """Returns the settings of m w, given those of w.
+
+    Args:
+        settings: of w.
+        power: of m.
+        factor: m at the target divided by m at the base.
+        rule: the optimizer of w.
+    """
+    signs = gauge_powers(rule, "init_std" in settings and settings["init_std"].rule is None)
 
     def power_of(s: Setting, sign: int) -> Setting:
         if s.rule is None:
@@ -42,53 +54,55 @@ def scaled(settings: Settings, power: Power, factor: float, rule: Optimizer) -> 
     return {what: power_of(s, signs[what]) for what, s in settings.items()}
 
 
-def ends(network: Network, multiplier: str) -> Ends:
-    """The tensors that a multiplier is folded into.
+def find_fold_target(network: Network, multiplier: str) -> FoldTarget:
+    """Returns the tensors that a multiplier is folded into.
 
     Raises:
-        UsageError: a function, a second use or a frozen tensor lies between.
+        UsageError: a function, a second use or a frozen tensor lies in between.
     """
     at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-    found = _made(network, at[0]) if len(at) == 1 else None
+    found = _find_target_of_product(network, at[0]) if len(at) == 1 else None
     if found is None:
         raise UsageError(f"{multiplier} (scalecalc list --model) ends in no matrix of its own; leave out fold")
     return found
 
 
-def foldable(network: Network, multiplier: str) -> bool:
-    """Is a multiplier folded into parameters, and not into a part of one, which has one rate?"""
+def is_foldable(network: Network, multiplier: str) -> bool:
+    """Whether a multiplier can be folded into whole parameters (a part of a parameter has no rate of its own)."""
     try:
-        return not any("[" in role for role in ends(network, multiplier).roles)
+        return not any("[" in role for role in find_fold_target(network, multiplier).roles)
     except UsageError:
         return False
 
 
-def _made(network: Network, s: Product) -> Ends | None:
-    """Of a product the tensor, or one of its factors."""
+def _find_target_of_product(network: Network, s: Product) -> FoldTarget | None:
+    """Returns the fold target of a product: its tensor, or that of one of its factors; None if there is none."""
     if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:
-        return Ends((s.tensor.name,))
-    return next((found for x in s.factors if (found := _signal(network, x.name)) is not None), None)
+        return FoldTarget((s.tensor.name,))
+    return next((found for x in s.factors if (found := _find_target_of_signal(network, x.name)) is not None), None)
 
 
-def _signal(network: Network, signal: str) -> Ends | None:
+def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
+    """Returns the fold target of a signal that is used once: of its product, or of all terms of its sum; None if
+    there is none."""
     s = network.producer(signal)
     if len(network.consumers(signal)) != 1:
         return None
     if isinstance(s, Product):
-        found = _made(network, s)
-        return None if found is None else Ends(found.roles, (*found.signals, signal))
-    parts = [_signal(network, x.name) for x in s.terms] if isinstance(s, Sum) else [None]
+        found = _find_target_of_product(network, s)
+        return None if found is None else FoldTarget(found.roles, (*found.signals, signal))
+    parts = [_find_target_of_signal(network, x.name) for x in s.terms] if isinstance(s, Sum) else [None]
     known = [x for x in parts if x is not None]
     if len(known) < len(parts):
         return None
-    return Ends(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
+    return FoldTarget(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
 
 
-def folded(numbers: Recipe, reading: Traced) -> dict[str, Power]:
-    """The powers that signals have besides, where all that the module lacks is folded."""
+def compute_folded_powers(numbers: Recipe, reading: Traced) -> dict[str, Power]:
+    """Returns, by signal, the additional power that it has once all multipliers that the module lacks are folded."""
     powers: dict[str, Power] = {}
     for name, s in numbers.multipliers.items():
         more = (s.rule or Power()) / Power.of(reading.factors.get(name, ("", {}))[1])
         if more != Power():
-            powers |= {x: powers.get(x, Power()) * more for x in ends(reading.network, name).signals}
+            powers |= {x: powers.get(x, Power()) * more for x in find_fold_target(reading.network, name).signals}
     return powers

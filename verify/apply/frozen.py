@@ -1,4 +1,4 @@
-"""Tensors of a plan that keep the module's own values: do these go with its size as the numbers need?
+"""Finds frozen (or kept) tensors whose size does not change with the model's as the numbers need.
 
 Read next: ``planning.py``.
 """
@@ -11,45 +11,53 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from scaling_algebra.recipes.recipe import Recipe
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.verify.tracing.measuring import of_role
 
 from .plans import Plan
 
 APART, CHANCE = 0.05, 3.0
-"""Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
-from which on it is told."""
+"""A frozen tensor is reported if its size differs from the needed power by more than this relative difference, and
+by more than this many standard errors."""
 
 
-def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
-    """Yield the tensors that keep the module's own values, where these change with its size by more than chance in
-    another way than the numbers need. Those whose parts need different powers are not compared."""
+def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[OpenDemand]:
+    """Yields a demand for every tensor that keeps the module's values, if these scale differently from what the numbers
+    need.
+
+    Tensors whose parts need different powers are reported without a comparison.
+
+    Args:
+        p: the plan.
+        small: the module at smaller sizes, to compare with.
+        base: the sizes of that module.
+    """
     for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
         what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
-        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn is as large as derived"
+        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn has the derived size"
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            yield OpenDemand(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
             continue
-        rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
+        rule, sizes = e.settings["init_std"].rule, [_compute_rms(x) for x in found]
         if rule is None or not all(sizes):
             continue
         going = p.recipe.way
         off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
-        if off > 1 and _added(p.recipe, e.role):  # a bias that is smaller does no harm
+        if off > 1 and _is_bias(p.recipe, e.role):  # a bias that is smaller does no harm
             continue
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
-            off **= _share(base, going.base, going.target)
+            off **= _compute_share(base, going.base, going.target)
             why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
-            yield Open(demand, e.name, 0, why, e.role)
+            yield OpenDemand(demand, e.name, 0, why, e.role)
 
 
-def _added(numbers: Recipe, role: str) -> bool:
-    """Is a tensor one number for each entry of what it is added to?"""
+def _is_bias(numbers: Recipe, role: str) -> bool:
+    """Whether a tensor is only added to signals, with one number per entry."""
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     read = (x.name for s in network.uses(role) for x in s.factors)
     readers = (x for s in network.uses(role) for x, _ in network.consumers(s.out))
@@ -57,12 +65,14 @@ def _added(numbers: Recipe, role: str) -> bool:
     return added and not network.tensors[role].fan_in
 
 
-def _share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
-    """The share of the way from small sizes to the target that is from the base on, along what grows most."""
+def _compute_share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
+    """Returns the fraction of the way (on a log scale) from small sizes to the target that lies beyond the base,
+    along the axis that grows most."""
     axis = max(base, key=lambda x: target[x] / base[x])
     far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0
     return math.log(target[axis] / base[axis]) / far if far else 1.0
 
 
-def _size(x: Tensor) -> float:
+def _compute_rms(x: Tensor) -> float:
+    """Returns the root mean square of a tensor."""
     return float(x.detach().double().square().mean().sqrt())

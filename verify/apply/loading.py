@@ -1,8 +1,7 @@
-"""A user's own ``build``, from ``FILE.py:NAME`` or ``package.module:NAME``, and what stands beside it; or
-``hf:config.json``.
+"""Loads a user's ``build`` function from ``FILE.py:NAME``, ``package.module:NAME`` or ``hf:config.json``.
 
-A file may have ``SCALING``, a dict with keywords of ``check_model`` (base, target, seeds, ...): then nothing else needs
-to be said where the check is run. Read next: ``checking.py`` (what ``build`` returns).
+A file may define ``SCALING``, a dict of keywords of ``check_model`` (base, target, seeds, ...), which are then the
+defaults. Read next: ``checking.py`` (what ``build`` returns).
 """
 
 from __future__ import annotations
@@ -19,11 +18,15 @@ from scaling_algebra.verify.tracing.sources import BESIDE, build_of, function_of
 from .checking import check_model
 
 
-def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """``build``, and its options: those beside it, replaced by those that are given.
+def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Returns the ``build`` function and the options of ``check_model``.
+
+    Args:
+        text: where the function is.
+        options: given options, which take precedence over the file's.
 
     Raises:
-        UsageError: no such file, module or function, its code fails, or a keyword that ``check_model`` has not.
+        UsageError: there is no such file, module or function, its code fails, or ``SCALING`` has an unknown keyword.
     """
     if text.startswith(HUGGING_FACE):
         target = options.get("target")

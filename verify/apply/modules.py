@@ -1,4 +1,4 @@
-"""A live module as a plan reads it: every tensor once, under the name that it has without wrappers.
+"""A live module as a plan sees it: every parameter once, named without the prefixes of wrappers.
 
 Read next: ``planning.py`` (gives each its numbers).
 """
@@ -17,31 +17,32 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import compile_glob, parameter_of, parse_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.trained import glob, read, whole
 from scaling_algebra.verify.tracing.config_skeletons import general
 
 SEEN = 1024
-"""Entries of a buffer that are compared."""
+"""Number of entries of a buffer that are compared."""
 _WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter.
+    """One parameter of a model.
 
     Attributes:
         name: in the model, without the prefixes of wrappers.
-        role: as its reading calls it; empty for a frozen one that the output does not depend on.
-        settings: of the role. group: of the optimizer: the role, or the parameter that it is a part of.
-        fill: the value that every entry starts with; None where entries are drawn.
-        kept: whether the module's own start stays, which is no draw of one law centred at zero.
+        tensor: the parameter itself.
+        role: its name in the reading (``*`` for layer numbers); empty for a frozen one that the output does not use.
+        settings: its init std, lr, eps and decay; where parts differ, what they share and the smallest epsilon.
+        group: its group of the optimizer: the role, or the parameter that the role is a part of.
+        fill: the initial value of every entry; None where entries are drawn.
+        kept: whether ``init_`` keeps the module's own values, because they are no draw of one law centred at zero.
         filter: whether it is the weight of a convolution.
         rules: the optimizer of every role.
-        parts: settings of its parts by role, where they or the optimizers differ; ``settings`` has those that are
-            alike, and the least epsilon.
-        spans: of every part the dimension, where it begins, and how many entries it has, where known.
-        apart: what to do where torch has one number for parts that need two.
+        parts: the settings of its parts, where these or their optimizers differ; otherwise empty.
+        spans: part -> (dimension, start, length), where known.
+        apart: advice where parts need different numbers, of which torch has one for a parameter.
     """
 
     name: str
@@ -63,34 +64,35 @@ class Entry:
 
     @property
     def frozen(self) -> bool:
-        """Does the parameter take no gradient? Then no optimizer gets it."""
+        """Whether the parameter takes no gradient; no optimizer gets it then."""
         return not self.tensor.requires_grad
 
     @property
     def stacked(self) -> bool:
-        """Does an optimizer of matrices get a stack of them?"""
+        """Whether a matrix optimizer trains it, and it is a stack of matrices (more than two dimensions)."""
         return self.rules[self.role].normalises == "matrix" and self.tensor.dim() > 2 and not self.frozen
 
 
-def plain_name(name: str) -> str:
-    """A parameter's name without the prefixes of DDP, torch.compile and checkpointing."""
+def strip_wrappers(name: str) -> str:
+    """Returns a parameter's name without the prefixes of DDP, FSDP, torch.compile and checkpointing."""
     return _WRAPPERS.sub("", name)
 
 
-def tensors(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter by its plain name."""
-    return {plain_name(name): p for name, p in model.named_parameters()}
+def get_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns every parameter by its name without wrappers."""
+    return {strip_wrappers(name): p for name, p in model.named_parameters()}
 
 
-def modules(model: nn.Module) -> dict[str, Any]:
-    """Every module by its plain name."""
-    return {plain_name(name): module for name, module in model.named_modules()}
+def get_modules(model: nn.Module) -> dict[str, Any]:
+    """Returns every module by its name without wrappers."""
+    return {strip_wrappers(name): module for name, module in model.named_modules()}
 
 
-def beginnings(model: nn.Module) -> dict[str, Tensor]:
-    """The first entries of every buffer that no checkpoint has (``persistent=False``), off meta."""
+def sample_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``) and not on
+    meta."""
     found: dict[str, Tensor] = {}
-    for name, module in modules(model).items():
+    for name, module in get_modules(model).items():
         for key in sorted(module._non_persistent_buffers_set):
             if (x := module._buffers[key]) is not None and not x.is_meta:
                 first = x.detach().flatten()[:SEEN].clone()
@@ -98,36 +100,41 @@ def beginnings(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def parameters(model: nn.Module) -> Iterator[Entry]:
-    """Every parameter."""
+def iterate_entries(model: nn.Module) -> Iterator[Entry]:
+    """Yields an ``Entry`` for every parameter, without its numbers."""
     filters = {id(x.weight) for x in model.modules() if isinstance(x, nn.modules.conv._ConvNd)}
-    return (Entry(plain_name(name), p, filter=id(p) in filters) for name, p in model.named_parameters())
+    return (Entry(strip_wrappers(name), p, filter=id(p) in filters) for name, p in model.named_parameters())
 
 
-def norms(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
-    """Of every weight norm of torch its name, the tensor of norms, and the norms of the matrix beside it."""
-    for name, module in modules(model).items():
+def find_weight_norms(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (name, magnitudes, norms of the direction matrix) of every trainable weight norm of torch."""
+    for name, module in get_modules(model).items():
         normed = isinstance(module, ParametrizationList) and isinstance(module[-1], _WeightNorm)
         if normed and module.original0.requires_grad:
             yield f"{name}.original0", module.original0, module[-1].right_inverse(module.original1)[0]
 
 
-def aliases(model: nn.Module) -> dict[str, str]:
-    """Names of tensors that have another name already, by the name that stays."""
+def find_aliases(model: nn.Module) -> dict[str, str]:
+    """Returns the names of shared parameters beyond their first: alias -> first name."""
     first: dict[int, str] = {}
-    names = [(plain_name(name), id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    names = [(strip_wrappers(name), id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
     return {name: first[p] for name, p in names if first.setdefault(p, name) != name}
 
 
-def check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
-    """Raises UsageError for names of parameters that the model does not have, before it is read; a name without dots is
-    of what is not known yet."""
-    names = [plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+def check_names_exist(model: nn.Module, given: Mapping[str, Any]) -> None:
+    """Checks, before the model is read, that it has the parameters named in the arguments of ``plan``.
+
+    Names without a dot are skipped: only the reading can tell what they mean.
+
+    Raises:
+        UsageError: a name that no parameter has.
+    """
+    names = [strip_wrappers(name) for name, _ in model.named_parameters(remove_duplicate=False)]
     asked = {what: given.get(what) for what in ("optimizer", "lr", "eps", "std", "decay")}
     if isinstance(asked["optimizer"], str | Mapping):
-        asked["optimizer"] = dict(read(asked["optimizer"])[2])
+        asked["optimizer"] = dict(parse_optimizers(asked["optimizer"])[2])
     for what, values in asked.items():
         dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
-        wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
+        wrong = [x for x in dotted if not any(map(compile_glob(parameter_of(x)).fullmatch, names))]
         if wrong:
             raise unknown_name(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))

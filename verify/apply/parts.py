@@ -1,4 +1,5 @@
-"""Parts of one parameter that have numbers of their own: where they lie, and what a group takes for all of them.
+"""Parameters whose parts have different numbers (packed query, key and value): where the parts lie, and what their
+group uses.
 
 Read next: ``exports.py`` (groups).
 """
@@ -11,32 +12,38 @@ from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 
 from .modules import Entry
 
 Settings = Mapping[str, Setting]
 Records = Sequence[tuple[Mapping[str, int], Mapping[str, Any]]]
-"""Configurations by their sizes: small ones, and last that of the model."""
+"""(sizes, configuration) pairs of one model: at small sizes, and last at the target."""
 MOST = 10**5
-"""Combinations of fields that are tried."""
+"""Maximum number of combinations of configuration fields that are tried."""
 
 
-def spans(
+def locate_parts(
     e: Entry,
     parts: Iterable[str],
     reading: Traced,
     target: Mapping[str, int],
     records: Callable[[], Records] | None = None,
 ) -> dict[str, tuple[int, int, int]]:
-    """The dimension of every part of a parameter, where it begins at the target, and how many entries it has; nothing
-    where the parts do not fill the parameter.
+    """Returns where the parts of a parameter lie at the target.
 
     Args:
-        records: of a model of transformers, whose fields say sizes that grow otherwise than the axes.
+        e: the parameter.
+        parts: names of its parts.
+        reading: the traced model, with the positions of parts at small sizes.
+        target: the target sizes.
+        records: configurations of a model of transformers, used if parts do not grow as the axes do.
+
+    Returns:
+        Part -> (dimension, start, length); empty if the parts do not fill the parameter.
     """
     found = sorted((*reading.spans[x], x) for x in parts if x in reading.spans)
     places = [(dim, at, at + count) for dim, at, count, *_ in found]
@@ -51,19 +58,31 @@ def spans(
     counts: Sequence[int] = at(target)
     if sum(counts) != whole and records is not None:
         *small, (_, real) = records()
-        counts = said([(record, at(sizes)) for sizes, record in small], real, whole)
+        counts = find_part_sizes([(record, at(sizes)) for sizes, record in small], real, whole)
     if sum(counts) != whole:
         return {}
     return {role: (dim, sum(counts[:k]), counts[k]) for k, (*_, role) in enumerate(found)}
 
 
-def said(small: Sequence[tuple[Mapping[str, Any], Sequence[int]]], real: Mapping[str, Any], whole: int) -> list[int]:
-    """Sizes of parts that add up to the whole, as a configuration says them: every one a field, or a product of two,
-    that is the part's size in every small configuration; nothing where not one choice alone does.
+def find_part_sizes(
+    small: Sequence[tuple[Mapping[str, Any], Sequence[int]]], real: Mapping[str, Any], whole: int
+) -> list[int]:
+    """Finds the sizes of parts that sum to a whole, from the fields of a configuration.
+
+    Each size is a field, or a product of two, that equals the part's size in every small configuration.
+
+    Args:
+        small: (configuration, sizes of the parts) pairs.
+        real: the configuration at the target.
+        whole: the sum of the sizes there.
+
+    Returns:
+        The sizes of the parts at the target; empty if there is not exactly one choice.
 
     Examples:
         >>> small = {"lora_rank": 16, "rope_dim": 16, "v_dim": 16}, {"lora_rank": 32, "rope_dim": 16, "v_dim": 16}
-        >>> said([(small[0], [16, 16]), (small[1], [32, 16])], {"lora_rank": 512, "rope_dim": 64, "v_dim": 128}, 576)
+        >>> real = {"lora_rank": 512, "rope_dim": 64, "v_dim": 128}
+        >>> find_part_sizes([(small[0], [16, 16]), (small[1], [32, 16])], real, 576)
         [512, 64]
     """
     records = [{**record, "": 1} for record in (*(x for x, _ in small), real)]
@@ -76,10 +95,10 @@ def said(small: Sequence[tuple[Mapping[str, Any], Sequence[int]]], real: Mapping
     return [*found[0]] if len(found) == 1 else []
 
 
-def alike(parts: Mapping[str, Settings]) -> dict[str, Setting]:
-    """The settings that all parts of a parameter have in common, and the least epsilon of them: with a smaller one a
-    part's update is as large."""
-    common = {what: s for what, s in next(iter(parts.values())).items() if what not in differ(parts)}
+def merge_settings(parts: Mapping[str, Settings]) -> dict[str, Setting]:
+    """Returns the settings that all parts of a parameter share, and the smallest of their epsilons (a smaller
+    epsilon does not change the size of an update)."""
+    common = {what: s for what, s in next(iter(parts.values())).items() if what not in list_differences(parts)}
     if all("eps" in s for s in parts.values()):
         common["eps"] = min(
             (s["eps"] for s in parts.values()), key=lambda s: s.factor if s.target is None else s.target
@@ -87,32 +106,34 @@ def alike(parts: Mapping[str, Settings]) -> dict[str, Setting]:
     return common
 
 
-def differ(parts: Mapping[str, Settings]) -> list[str]:
-    """What the parts of a parameter do not have in common."""
+def list_differences(parts: Mapping[str, Settings]) -> list[str]:
+    """Returns the names of the settings in which the parts of a parameter differ."""
     first, *more = parts.values()
     return [what for what, s in first.items() if any(s != other.get(what) for other in more)]
 
 
-def apart(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
-    """What to do about a parameter whose parts have different optimizers, or numbers.
+def advise_on_parts(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
+    """Returns advice for a parameter whose parts have different optimizers or numbers.
 
     Args:
-        rules: the optimizers of the parts. given: those of the model, as ``trained`` reads them.
+        rules: the optimizer of each part.
+        group: name of the parameter.
+        given: the optimizers of the model, as ``trained`` reads them.
     """
     names = {rule.name: rule for rule in rules.values()}
     if len(names) < 2:
         return f"make {' and '.join(rules)} parameters of their own, as torch has one number for each"
     one = next((name for name, rule in names.items() if rule.normalises != "matrix"), [*names][-1])
     first, *named = given.split(",")
-    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if whole(name) != group}
+    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if parameter_of(name) != group}
     asked = {"": first, **others, group: one}
     return f"give the whole tensor to one optimizer: plan(..., optimizer={asked})"
 
 
-def fused(e: Entry) -> str:
-    """The line that says what is done, or to do, about a parameter whose parts have different numbers."""
+def describe_parts(e: Entry) -> str:
+    """Returns the warning for a parameter whose parts have different numbers: what is done, and what is left to do."""
     several = len({rule.name for rule in e.rules.values()}) > 1
-    found = [*(["optimizer"] if several else []), *differ(e.parts)]
+    found = [*(["optimizer"] if several else []), *list_differences(e.parts)]
     drawn = "init_std" in found and bool(e.spans)
     done = [*(["init_ draws each by its own std"] if drawn else [])]
     done += ["the least eps is that of the group"] if "eps" in found and not several else []

@@ -1,6 +1,6 @@
-"""A plan of a live ``nn.Module``, read off its code: ``plan``.
+"""Plans a live ``nn.Module``, whose code is traced: ``plan``.
 
-Read next: ``subjects.py`` (what is read), ``entries.py`` (its numbers), ``plans.py`` (what comes out).
+Read next: ``subjects.py`` (what is read), ``entries.py`` (its numbers), ``plans.py`` (the result).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
-from scaling_algebra.waiting import rarely_collected, show_progress
+from scaling_algebra.waiting import collect_rarely, show_progress
 
-from .entries import entries_of, settings_of, warnings_of
-from .frozen import frozen
-from .modules import aliases, beginnings, check_named, plain_name
+from .entries import build_entries, collect_warnings, compute_settings
+from .frozen import find_misscaled_tensors
+from .modules import check_names_exist, find_aliases, sample_buffers, strip_wrappers
 from .parts import Records
 from .plans import Plan
 from .subjects import PlanSubject, read_subject
@@ -38,7 +38,7 @@ TAKEN += ("readout_init", "epsilon", "effort")
 """Arguments of ``plan`` besides the model and the sizes."""
 
 
-@checked
+@check_arguments
 def plan(
     model: nn.Module | Callable[[dict[str, int]], Any],
     base: str | Sizes | nn.Module,
@@ -48,56 +48,60 @@ def plan(
     strict: bool = False,
     **given: Any,
 ) -> Plan:
-    """The numbers of every parameter of a model, by its name.
+    """Returns the numbers of every parameter of a model, by name.
 
     Args:
-        model: ``build(sizes)``, a function that returns the module, which is read at small sizes and built at the
-            target. Or a model of transformers at the target, on any device, also ``meta``: its configuration says how
-            to build it.
-        base, target: sizes as for ``recipe``; of a model of transformers the tuned model, or its sizes, alone.
-        fold: multipliers that muP asks for and that the module lacks go into the matrices that end their branch, so
-            that nothing is left to the model.
-        strict: refuse what is not certified, and a model that cannot be read, for which the plan is by the shapes of
-            its parameters otherwise.
-        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``, ...
+        model: ``build(sizes)``, a function that returns the module; it is traced at small sizes and built at the
+            target. Or a model of transformers at the target, on any device (also ``meta``), which is rebuilt from its
+            configuration.
+        base: sizes as for ``recipe``; for a model of transformers the tuned model, or its sizes.
+        target: sizes as for ``recipe``; omitted for a model of transformers.
+        fold: put multipliers that muP asks for and the module lacks into the matrices at the end of their branch, so
+            that the model's code does not change.
+        strict: refuse numbers that are not certified, and a model that cannot be read; without it such a model is
+            planned by the shapes of its parameters.
+        given: arguments of ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw),
+            ``parameterization``, ...
 
     Raises:
-        UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
-            epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
+        UsageError: the model cannot be read or built, the output does not depend on a parameter, rates are given
+            without epsilons, a multiplier to fold ends in no matrix, or an error of ``recipe``.
     """
-    with show_progress("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
+    with show_progress("plan"), collect_rarely(), torch.random.fork_rng(devices=[]):
         if isinstance(model, nn.Module):
-            check_named(model, given)
-        return _plan(read_subject(model, base, target, strict), fold, strict, {**given, "strict": strict})
+            check_names_exist(model, given)
+        return _build_plan(read_subject(model, base, target, strict), fold, strict, {**given, "strict": strict})
 
 
-def _plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
-    """The plan of what was read, with what its frozen tensors and odd ones leave open."""
-    numbers = _numbers(subject.base, subject.target, given, subject.readings)
+def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
+    """Builds the plan of a subject, with the open demands from its frozen and oddly growing tensors."""
+    numbers = _derive_recipe(subject.base, subject.target, given, subject.readings)
     parts = subject.small, fold, subject.records, subject.twins
-    p = planned(subject.model, subject.reading, numbers, *parts)
+    p = build_plan(subject.model, subject.reading, numbers, *parts)
     if subject.tuned is None:
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
-    read = [Open("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
-    held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
+    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
+    held = (*r.open, *(other if r.missing else ()), *read, *find_misscaled_tensors(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
-    warnings = (*_longer_heads(subject, given), *p.warnings, *subject.notes)
-    return replace(p, recipe=replace(r, open=held), starts={**beginnings(small), **p.starts}, warnings=warnings)
+    warnings = (*_describe_longer_heads(subject, given), *p.warnings, *subject.notes)
+    return replace(p, recipe=replace(r, open=held), starts={**sample_buffers(small), **p.starts}, warnings=warnings)
 
 
-def _longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[str]:
-    """Where heads grow in number and in dimension: what the second asks for. On a first way the dimension grows with
-    as many heads, on a second one, that of the plan, their number."""
+def _describe_longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the multipliers that longer heads ask for, where heads grow both in number and in dimension.
+
+    The way from base to target is split in two: first the dimension of heads grows, then, as in the plan, their number.
+    """
     if subject.longer is None:
         return
     dims, reading = subject.longer
     base, n = subject.base, subject.base["N"] * dims[1]
     start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
-    numbers = _numbers(start, {**start, "N": n}, given, [reading])
+    numbers = _derive_recipe(start, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
         left = setting.factor / Power.of(own).ratio({**start, "N": dims[0]}, {**start, "N": dims[1]})
@@ -108,7 +112,13 @@ def _longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[st
             )
 
 
-def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
+def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
+    """Derives the recipe of one or more readings.
+
+    Raises:
+        UsageError: an unknown argument, a parameter with a multiplier of its own, or rates without epsilons.
+        Infeasible: something is undecided, with ``strict``.
+    """
     check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
@@ -117,7 +127,7 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequenc
         raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
-    numbers = opened(numbers)
+    numbers = mark_shape_only(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
@@ -125,19 +135,20 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequenc
     return numbers
 
 
-def opened(numbers: Recipe) -> Recipe:
-    """A recipe certified but for the tensors whose numbers are by shape, beside equations that are known."""
+def mark_shape_only(numbers: Recipe) -> Recipe:
+    """Returns the recipe with the tensors that are planned by shape marked as open, if the equations of others are
+    known."""
     *others, last = numbers.derivations
 
-    def told(d: Derivation) -> Derivation:
+    def mark_open(d: Derivation) -> Derivation:
         why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
-        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        sizes = tuple(OpenDemand(demand, role, 0, why, role) for role in d.network.tensors)
         return replace(d, level=Level(sizes)) if d.network.unread else d
 
-    return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))
+    return numbers if last.network.unread else replace(numbers, derivations=(*map(mark_open, others), last))
 
 
-def planned(
+def build_plan(
     model: nn.Module,
     reading: Traced,
     numbers: Recipe,
@@ -146,19 +157,25 @@ def planned(
     records: Callable[[], Records] | None = None,
     twins: Sequence[nn.Module] = (),
 ) -> Plan:
-    """The numbers of every parameter by its name, as a module's own reading has them.
+    """Returns the plan of a module, given its own reading.
 
     Args:
-        model, reading, numbers, small, records, twins: as for ``entries_of``.
-        fold: as for ``settings_of``.
+        model: as for ``build_entries``.
+        reading: as for ``build_entries``.
+        numbers: as for ``build_entries``.
+        small: as for ``build_entries``.
+        fold: as for ``compute_settings``.
+        records: as for ``build_entries``.
+        twins: as for ``build_entries``.
 
     Raises:
-        UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
-            matrix.
+        UsageError: the output does not depend on a parameter, or a multiplier to fold ends in no matrix.
     """
-    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in settings_of(reading, numbers)[1].items()}
-    settings, left = settings_of(reading, numbers, fold)
-    entries = entries_of(model, reading, numbers, settings, small, records, twins)
-    warnings = warnings_of(model, reading, numbers, entries, small, {} if fold else besides)
-    buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
-    return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, warnings, beginnings(model))
+    settings, left = compute_settings(reading, numbers, small)
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    if fold:
+        settings, left = compute_settings(reading, numbers, small, fold)
+    entries = build_entries(model, reading, numbers, settings, small, records, twins)
+    warnings = collect_warnings(model, reading, numbers, entries, small, {} if fold else besides)
+    buffers = tuple(strip_wrappers(name) for name, _ in model.named_buffers())
+    return Plan(model, numbers, tuple(entries), find_aliases(model), buffers, left, warnings, sample_buffers(model))

@@ -18,23 +18,26 @@ from scaling_algebra.recipes.recipe import POWER, Recipe
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .exports import ParameterGroup, export, flat
-from .modules import Entry, beginnings, norms, tensors
+from .exports import ParameterGroup, export, iterate_rows
+from .modules import Entry, find_weight_norms, get_parameters, sample_buffers
 
 FEW = 4
-"""Buffers that a message names."""
+"""Maximum number of buffers that a message names."""
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Rendered):
-    """Every parameter of a model with its numbers, to set on the model.
+    """The numbers of every parameter of a model, to be set on the model.
 
     Attributes:
-        model: the module. recipe: where the numbers come from.
-        entries: the parameters, tied ones once. aliases: names of tied ones by the name that stays.
-        buffers: names; never the optimizer's. multipliers: what is left for the model's code to multiply, by name.
-        warnings: what the reading holds or leaves out, a line each.
-        starts: how buffers that no checkpoint has begin, in the model that is planned or in the small one.
+        model: the module.
+        recipe: where the numbers come from.
+        entries: the parameters, shared ones once.
+        aliases: other names of shared parameters: alias -> first name.
+        buffers: names of the buffers, which no optimizer gets.
+        multipliers: factors that the model's code has to apply, by name.
+        warnings: what to look at, one line each.
+        starts: first entries of buffers that no checkpoint has, in the planned model or the small one.
     """
 
     model: nn.Module
@@ -47,7 +50,7 @@ class Plan(Rendered):
     starts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Entry:
-        """The parameter of this name.
+        """Returns the parameter of this name or alias.
 
         Raises:
             UsageError: the model has none.
@@ -72,7 +75,7 @@ class Plan(Rendered):
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
-        """Groups by the name of what trains them."""
+        """Names of the groups, by the optimizer that trains them."""
         groups: dict[str, list[str]] = {}
         for name, group in self.groups.items():
             for rule in group.rules:
@@ -80,16 +83,22 @@ class Plan(Rendered):
         return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
-        """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
-        their own by that. Vectors that start alike (gains, biases) keep that start, and so does what is no draw of one
-        law centred at zero; a weight norm is that of the matrix that is drawn; buffers stay, and a warning names those
-        that ``to_empty`` left without their values.
+        """Draws every trainable parameter again, with the init std of its group (or of its parts) at the target.
+
+        Vectors with one value (gains, biases) keep it, and so do parameters whose values are no draw of one law centred
+        at zero. A weight norm is set to the norm of the drawn matrix. Buffers are not touched; a warning names those
+        that ``to_empty`` left without values.
 
         Args:
-            model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
+            model: the planned module, or one with the same names (sharded, compiled, or a copy).
+            generator: for the draws; not for sharded tensors.
+
+        Returns:
+            The model.
 
         Raises:
-            UsageError: no std at the base, other names, a model on meta, or experts to tie that are no stack.
+            UsageError: no std was given at the base, other names, a model on meta, or tied experts that are not one
+                stack.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
@@ -100,7 +109,7 @@ class Plan(Rendered):
                 do = "build the model on its device, not by to_empty, which leaves no values in its buffers: "
                 do += ", ".join(self.buffers[:FEW]) + (", ..." if self.buffers[FEW:] else "")
             raise UsageError(f"{away[0]} is on meta, where nothing is drawn; {do}")
-        if lost := [name for name, x in beginnings(model).items() if _differs(x, self.starts.get(name))]:
+        if lost := [name for name, x in sample_buffers(model).items() if _is_changed(x, self.starts.get(name))]:
             warn(
                 f"{', '.join(lost[:FEW])}: init_ sets no buffers, and these differ from those of the planned or tuned "
                 "model; to_empty leaves no values in them: build the model on its device",
@@ -118,20 +127,22 @@ class Plan(Rendered):
                         p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
                     else:
                         raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
-            for _, norm, drawn_norm in norms(model):
+            for _, norm, drawn_norm in find_weight_norms(model):
                 norm.copy_(drawn_norm)
         return model
 
     def param_groups(self, model: nn.Module | None = None, optimizer: str | None = None) -> list[dict[str, Any]]:
-        """Groups for an optimizer of torch: ``params``, ``param_names``, ``name``, ``lr``, and as the optimizer has
-        them ``eps`` and ``weight_decay`` (0 where no decay was tuned), or ``adjust_lr_fn``.
+        """Returns parameter groups for an optimizer of torch.
+
+        Each has ``params``, ``param_names``, ``name``, ``lr``, and, as the optimizer takes them, ``eps``,
+        ``weight_decay`` (0 where none was tuned) and ``adjust_lr_fn``.
 
         Args:
-            model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
-            optimizer: whose groups, where there are two: ``"muon"`` or ``"adamw"``.
+            model: the planned module, or one with the same names (sharded, compiled, or a copy).
+            optimizer: which optimizer's groups, where there are two: ``"muon"`` or ``"adamw"``.
 
         Raises:
-            UsageError: no learning rate or epsilon at the base, other names, or not one optimizer.
+            UsageError: no learning rate or epsilon at the base, other names, or several optimizers and none chosen.
         """
         names = [name for name in self.optimizers if optimizer in (None, name, name.partition(":")[0])]
         if optimizer is not None and not names:
@@ -149,17 +160,17 @@ class Plan(Rendered):
     def export(
         self, form: str, dropping: Sequence[str] = (), names: Mapping[str, str | Sequence[str]] | None = None
     ) -> str:
-        """The numbers as the text that a trainer reads.
+        """Returns the numbers as the text that a trainer reads.
 
         Args:
             form: torchtitan, megatron, olmo-core or nemo-automodel.
             dropping: what may be left out: ``lr``, ``eps``, ``wd``, ``init``, ``multiplier``.
-            names: by group of this plan its names in the trainer's module, with ``*`` for numbers; by default those of
-                the planned module, which has to be the trainer's own.
+            names: by group of this plan, its names in the trainer's module, with ``*`` for numbers; by default those of
+                the planned module, which then must be the trainer's own.
 
         Raises:
-            UsageError: the format cannot carry something that is not to be dropped; or the model is of transformers,
-                which megatron has under other names, and no ``names`` are given.
+            UsageError: the format cannot carry a number that may not be dropped; or the model is one of transformers,
+                megatron has other names, and no ``names`` are given.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
         model = type(self.model).__name__
@@ -169,19 +180,19 @@ class Plan(Rendered):
         return export(form, about, list(self.groups.values()), multiplied, dropping, foreign, names)
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """The rows of a frame: one for each parameter, for each part where initial values or rates differ; with how
-        many demands on its tensor are undecided."""
+        """Returns the rows of a data frame: one per parameter, or per part where parts differ in initial values or
+        rates. The column ``undecided`` counts the undecided demands on the parameter."""
         level = {} if self.level is None else {"level": str(self.level)}
         own = Counter(x.tensor.partition("[")[0] for x in self.level.open) if self.level else Counter[str]()
         rows = [
             {**row, "undecided": own[e.group]}
             for e in self.entries
-            for row in flat(e, None if e.frozen else self.groups[e.group])
+            for row in iterate_rows(e, None if e.frozen else self.groups[e.group])
         ]
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:
-        """By what batch and tokens multiply 1 - beta of an optimizer, or the power of beta that they ask for."""
+        """Returns the factors of 1 - beta of an optimizer that batch size and tokens ask for, or the power of beta."""
         run = self.recipe.run.get(optimizer, {})
         factors = {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
         return factors | {name: x for name, x in run.items() if name.endswith(POWER)}
@@ -192,11 +203,11 @@ class Plan(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How far the powers are shown to hold."""
+        """How much of the powers is proved."""
         return self.recipe.level
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Entry, nn.Parameter]]:
-        by_name = tensors(model)
+        by_name = get_parameters(model)
         for entry in self.entries:
             if not entry.frozen:
                 if entry.name not in by_name:
@@ -209,13 +220,13 @@ class Plan(Rendered):
                 yield entry, found
 
 
-def _differs(x: torch.Tensor, start: torch.Tensor | None) -> bool:
-    """Is a buffer other than at the start, beyond rounding?"""
+def _is_changed(x: torch.Tensor, start: torch.Tensor | None) -> bool:
+    """Whether a buffer differs from its initial values by more than rounding."""
     if start is None or x.shape != start.shape:
         return False
     return not torch.allclose(x.double().cpu(), start.double().cpu(), rtol=1e-2, atol=1e-6)
 
 
-def trainer(numbers: Recipe, role: str) -> Optimizer:
-    """The optimizer of the tensors of a role."""
+def find_optimizer(numbers: Recipe, role: str) -> Optimizer:
+    """Returns the optimizer of the tensor ``role``."""
     return next(d.optimizer.of(role) for d in numbers.derivations if role in d.network.tensors)

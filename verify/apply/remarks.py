@@ -1,4 +1,4 @@
-"""Remarks of a plan on numbers that surprise: why they are so, and how to have others."""
+"""Explains numbers of a plan that surprise, and how to get others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NARROW = (
 NORMED = (
     "{}: a norm alone reads what they make; after the first update the size of their initial values does not matter"
 )
-"""What is said of matrices that map what grows to what does not, and of those whose output is normalised."""
+"""Remarks on matrices that map a growing axis to a fixed one, and on those whose output is normalised."""
 
 
-def remarks(d: Derivation) -> Iterator[str]:
-    """Yield a line for matrices inside the network that have the numbers of a readout, and one for those of them whose
-    output is normalised, as keys are by a QK-norm."""
+def explain_surprises(d: Derivation) -> Iterator[str]:
+    """Yields a line for matrices inside the network with the numbers of a readout, and one for those of them whose
+    output is normalised (as keys are by a QK-norm)."""
     network, ends = d.network, {*readouts(d.network), *(role for e in experts(d.network) for role in e.routers)}
     narrow: dict[tuple[str, str], list[str]] = {}
     normed: list[str] = []

@@ -1,6 +1,6 @@
-"""Which parameters of a module start as random draws, and which start with structure: ``find_structured``.
+"""Finds the parameters of a module whose initial values are not random draws: ``find_structured``.
 
-``Plan.init_`` draws the first and leaves the second as they are. Read next: ``entries.py`` (who asks).
+``Plan.init_`` draws the others again and keeps these. Read next: ``entries.py`` (the caller).
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from scaling_algebra.verify.tracing.building import called
 from scaling_algebra.verify.tracing.measuring import of_role
 
 UNLIKELY = 1e-4
-"""p-value below which a start is no draw of one law centred at zero."""
+"""p-value below which initial values are taken to be no draw of one law centred at zero."""
 ATOM, FEW = 0.05, 2
-"""A value that more entries share than this share of them, and than this number, is no draw of a continuous law."""
+"""If more than this share of the entries, and more than this number of them, have the same value, they are no draw
+of a continuous law."""
 MOST = 2**16
-"""Entries of a parameter that are tested."""
+"""Number of entries of a parameter that the tests use; the rest is ignored."""
 
 
 def build_twin(build: Callable[[dict[str, int]], Any], sizes: Mapping[str, int]) -> nn.Module:
-    """Build a module under another seed than usual, also where ``build`` itself calls ``torch.manual_seed``."""
+    """Builds a module under another seed than usual, also if ``build`` itself calls ``torch.manual_seed``."""
     torch.manual_seed(1)
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         return called(build, dict(sizes), seed=None)[0]
 
 
 def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterable[str]) -> set[str]:
-    """Return the roles whose parameters do not start as draws of one law that is centred at zero.
+    """Returns the names of the parameters whose initial values are not draws of one law centred at zero.
 
     Args:
-        pairs: a module as it starts under two seeds. Where all of it starts alike under both, its seed is fixed in a
-            way that is not seen, and each start is judged by itself.
+        pairs: modules, each built under two seeds. If nothing differs between the seeds, the module fixes its own seed,
+            and the values are judged without the comparison.
         roles: names of parameters, in which ``*`` stands for the number of a layer.
     """
     starts = {role: [(a, b) for x, y in pairs for a, b in zip(*(of_role(m, role) for m in (x, y)), strict=True)]
@@ -48,15 +49,15 @@ def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterabl
 
 
 def is_drawn(first: Tensor, second: Tensor, seeded: bool = True) -> bool:
-    """Return whether two starts of one parameter look like independent draws of one law that is centred at zero.
+    """Returns whether two initialisations of one parameter look like independent draws of one law centred at zero.
 
-    Law: entries of such draws have mean zero (t-test), no value that many share, no correlation of an entry with the
-    next one or with the entry in its place under the other seed (Pearson), and one distribution (Kolmogorov-Smirnov).
+    Law: such draws have mean zero (t-test), no value that many entries share, no correlation between neighbouring
+    entries or between the seeds (Pearson), and one distribution (Kolmogorov-Smirnov).
 
     Args:
         first: the entries under one seed.
         second: the entries under another seed.
-        seeded: whether the second is to be another draw.
+        seeded: whether the seed should have an effect, so that the second must differ.
     """
     from scipy import stats
 

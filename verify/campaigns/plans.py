@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 from scaling_algebra.solver.derivation import Signals, derive
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
@@ -32,7 +32,7 @@ from scaling_algebra.spec.given import Given
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import ROUNDING
-from scaling_algebra.verify.judging.logged import decided
+from scaling_algebra.verify.judging.logged import get_decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
 from scaling_algebra.verify.judging.verdicts import judge
@@ -135,7 +135,7 @@ class Job:
 
     def prediction(self) -> Prediction:
         """Returns the decided exponents of the quantities that are measured, for the first updates."""
-        return decided(self.signals())
+        return get_decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """Collects the measurement of the run from a store."""
@@ -231,7 +231,7 @@ def job(
     """
     _parse_planted(configuration, planted)
     e = effort
-    limits.within("steps", e.steps, 0, limits.STEPS)
+    limits.check_range("steps", e.steps, 0, limits.STEPS)
     if e.together < 1 or e.together & (e.together - 1):
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
@@ -254,7 +254,7 @@ def load(name: str) -> list[Job]:
         raise unknown_name("campaign", name, campaigns())
     text = files.read_text(path, "write TOML with tables [[run]]", MOST)
     try:
-        data = files.toml(text)
+        data = files.parse_toml(text)
     except UsageError as reason:
         raise UsageError(f"cannot read {path}: {reason}; write TOML with tables [[run]]") from None
     shared = {key: value for key, value in data.items() if key not in ("run", "title")}
@@ -262,7 +262,7 @@ def load(name: str) -> list[Job]:
     if not isinstance(runs, list) or not runs:
         raise UsageError(f"{path} has no table [[run]]; write one for each set of configurations")
     if not all(isinstance(run, dict) for run in runs):
-        raise UsageError(f"{path}: run is a list of {shown(runs[0])}; write tables [[run]]")
+        raise UsageError(f"{path}: run is a list of {quote_value(runs[0])}; write tables [[run]]")
     entries = [({**shared, **run}, f"{path}, run {k}") for k, run in enumerate(runs, 1)]
     for entry, where in entries:
         check_entry(entry, where)

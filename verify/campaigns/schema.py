@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 MOST_RUNS = 20_000
 """Maximum number of configurations in one campaign or plan."""
@@ -86,7 +86,7 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
     except ValidationError as error:
         key = _path(error).removeprefix(".").partition("[")[0]
         entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
-        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {entry[key]['description']}") from None
+        raise UsageError(f"{where}: {key} is {quote_value(run.get(key))}; write {entry[key]['description']}") from None
     if not run.get("regimes") and not run.get("rays"):
         raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
 

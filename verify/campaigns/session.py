@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from scaling_algebra.errors import UsageError, amount
+from scaling_algebra.errors import UsageError, count_noun
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells, cost, kept
@@ -52,7 +52,7 @@ class Session:
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
         """Describes how this machine differs from the one on which these runs began; empty if it does not."""
-        here = Hardware().described()
+        here = Hardware().describe()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]
         return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)
@@ -66,7 +66,7 @@ class Session:
         planned = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
         for run, cell in self.store.names():
             if (at := SIZED.match(cell)) and (run, *at.groups()) not in planned:
-                stored = f"{run} at n={at[1]} with {amount(int(at[2]), 'step')}"
+                stored = f"{run} at n={at[1]} with {count_noun(int(at[2]), 'step')}"
                 raise UsageError(f"plan.json is the plan of another run: it has no {stored}, as is stored beside it; "
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 

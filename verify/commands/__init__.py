@@ -1,1 +1,1 @@
-"""The verbs ``verify``, ``check-model`` and ``study``."""
+"""The commands ``verify``, ``check-model``, ``study`` and ``law --fit``."""

@@ -1,4 +1,5 @@
-"""``scalecalc check-model``: does a recipe hold on a model, or do its own rates scale? Trains small ones.
+"""``scalecalc check-model``: trains small models to check whether a recipe, or a model's own settings, scale as
+derived.
 
 Read next: ``apply/checking.py`` (what a model must be), ``tracing/measuring.py`` (what is measured).
 """
@@ -11,7 +12,15 @@ from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, Count, ModuleName, PathType, emit, examples, tried
+from scaling_algebra.commands.options import (
+    FORMAT,
+    Count,
+    ModuleName,
+    PathType,
+    check_output,
+    format_examples,
+    print_or_write,
+)
 from scaling_algebra.documents.blocks import Heading, Lines, literal
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
@@ -20,16 +29,16 @@ from scaling_algebra.solver.presentation import first_lines
 
 @click.command(
     "check-model",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc check-model mymodel.py:build --base N=32,N_e=32,M=4,K=2 --target N=128,N_e=128,M=16,K=8",
         "scalecalc check-model hf:config.json --base N=32,N_e=64,M=4,K=2,L=2 --target N=32,N_e=64,M=4,K=2,L=8",
     ),
 )
 @click.argument("model", type=ModuleName(), metavar="FILE.py:NAME")
-@click.option("--base", metavar="SIZES", help="Of the smallest model, such as N=32,N_e=32,M=4,K=2.")
-@click.option("--target", metavar="SIZES", help="Of the largest; by default four times as wide.")
-@click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
-@click.option("--points", type=Count(3, 20), metavar="N", help="Sizes between them, both included.  [default: 3]")
+@click.option("--base", metavar="SIZES", help="Sizes of the smallest model, such as N=32,N_e=32,M=4,K=2.")
+@click.option("--target", metavar="SIZES", help="Sizes of the largest model; by default four times as wide.")
+@click.option("--optimizer", metavar="NAME", help="As for derive; by default the model's own, or AdamW.")
+@click.option("--points", type=Count(3, 20), metavar="N", help="Number of sizes, from base to target.  [default: 3]")
 @click.option("--seeds", type=Count(4, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
 @click.option(
     "--steps",
@@ -45,29 +54,31 @@ from scaling_algebra.solver.presentation import first_lines
 @FORMAT
 @click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(model: str, every: bool, form: str | None, output: Path | None, **sizes: Any) -> int:
-    """Read a model, train it at several sizes, and judge what it computes.
+    """Read a model, train it at several sizes, and judge whether its signals scale as derived.
 
-    FILE.py:NAME: a function of your own that gets the sizes as a dict and returns a torch.nn.Module, which is trained
-    with the derived numbers; or the module and its optimizer: then its own initial values and rates are checked. Beside
-    it SCALING, a dict, may hold these options. Or hf:config.json, a configuration of transformers; no weights are read.
+    FILE.py:NAME is your function build(sizes), which gets the sizes as a dict and returns a torch.nn.Module, to be
+    trained with the derived numbers; or the module and its optimizer, whose own initial values and rates are then
+    checked. The file may define SCALING, a dict of these options. Or give hf:config.json, a configuration of
+    transformers; no weights are read.
 
-    Random weights, the same input at every size, real steps, on one CPU. What every parameter does, and what every
-    module computes, is to grow as the engine certifies; one std and one learning rate for all is the control.
+    Weights are random, the input is the same at every size, and real optimizer steps are done on one CPU. Every
+    parameter's update and every module's output should grow as the engine certifies. The negative control has one std
+    and one learning rate for all parameters.
 
     Exit codes: 0 agrees, 1 refuted, 2 wrong usage or a module that cannot be built, 3 inconclusive. A module whose
-    equations cannot be read is checked by the shapes of its parameters, and its report says so; with --strict that is
-    exit code 2 before anything is trained.
+    equations cannot be read is checked by the shapes of its parameters, and its report says so; with --strict it is an
+    error (2) before anything is trained.
     """
-    tried(output, form)
-    from scaling_algebra.verify.apply.checking import check_model, culprit
-    from scaling_algebra.verify.apply.loading import load
+    check_output(output, form)
+    from scaling_algebra.verify.apply.checking import check_model, find_first_to_blame
+    from scaling_algebra.verify.apply.loading import load_build
     from scaling_algebra.verify.judging import presentation
     from scaling_algebra.verify.tracing.config_reading import not_trained
 
-    build, options = load(model, {key: value for key, value in sizes.items() if value is not None})
+    build, options = load_build(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
-    document = presentation.report(report, f"{model}, {ends}", every)
+    document = presentation.build_report_document(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
     above: list[str] = []
     if model.startswith(HUGGING_FACE):
@@ -76,11 +87,11 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
         left = first_lines(report.environment["open"], '.environment["open"]')
         above += [f"exponents: {level[0]}", *left, *level[1:]]
     blocks[1:1] = [Lines.of(*map(literal, above))] if above else []
-    if (first := culprit(report)) is not None:
+    if (first := find_first_to_blame(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
         blocks.insert(2 + bool(above), Lines.of(literal(said)))
         document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
-    emit(replace(document, blocks=tuple(blocks)), form, output)
+    print_or_write(replace(document, blocks=tuple(blocks)), form, output)
     return report.exit_code

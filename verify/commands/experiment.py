@@ -1,4 +1,4 @@
-"""``scalecalc study``: the experiments of the papers, each claim with its prediction and its verdict."""
+"""``scalecalc study``: repeats the experiments of the papers and judges each of their claims."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.commands.options import Answer, Count, Verb, format_examples, prints_answer
+from scaling_algebra.errors import UsageError, find_entry
 
-from .shared import POOL, RESUME, again, integers, kept, pool, progress
+from .shared import POOL, RESUME, advise_resuming, open_pool, open_store, parse_integers, show_progress
 
 STUDIES = {
     "transfer": (
@@ -22,14 +22,14 @@ STUDIES = {
     ),
     "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
 }
-"""Studies with options of their own."""
+"""Studies that have their own command with its own options."""
 
 
 @click.command(
     "study",
     cls=Verb,
     forms=STUDIES,
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
         "scalecalc study transfer --model mymodel.py:build",
@@ -42,7 +42,7 @@ STUDIES = {
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
-@printed()
+@prints_answer()
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -52,14 +52,14 @@ def command(
     resume: Path | None,
     **who: Any,
 ) -> tuple[Answer, int]:
-    """Run experiments of the papers (all of them without NAME) and say what became of every claim.
+    """Run experiments of the papers (without NAME all of them) and judge every claim.
 
-    `study transfer` trains a model at several sizes and rates, `study limit` computes the limit of infinite width;
-    each has options of its own (study transfer --help).
+    `study transfer` trains a model at several sizes and rates, `study limit` computes the limit of infinite width; each
+    has options of its own (study transfer --help).
 
-    A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
-    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
-    are complete are reported).
+    A claim is predicted, published or planted; a claim that contradicts the prediction must be refuted. Exit codes: 0
+    every claim came out as predicted, 1 one did not, 2 wrong usage, 3 inconclusive, 130 interrupted (complete trials
+    are reported).
     """
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
@@ -70,8 +70,8 @@ def command(
     if other := next((name for name in names if name in STUDIES), ""):
         raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
     for name in names:
-        named("study", name, {**EXPERIMENTS, **STUDIES})
-    chosen = [named("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
+        find_entry("study", name, {**EXPERIMENTS, **STUDIES})
+    chosen = [find_entry("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]
@@ -79,14 +79,14 @@ def command(
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc study --list")
     if listing:
         return listed(chosen), 0
-    values = None if sizes is None else integers("sizes", sizes)
-    results, store = [], kept(resume)
-    with store.alone(), pool(who) as workers, progress() as watch:
+    values = None if sizes is None else parse_integers("sizes", sizes)
+    results, store = [], open_store(resume)
+    with store.alone(), open_pool(who) as workers, show_progress() as watch:
         plans = [planned(e, workers.hardware.device, values, seeds) for e in chosen]
         for e, how in zip(chosen, plans, strict=True):
             results.append(perform(e, how, workers, store, partial(watch, len(e.trials))))
             if results[-1].interrupted:
                 break
     if any(result.interrupted for result in results):
-        click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
+        click.echo(f"scalecalc: interrupted; {advise_resuming(resume)}", err=True)
     return shown(results), worst(results)

@@ -1,4 +1,4 @@
-"""``scalecalc law --fit``: a law from a table of runs, with intervals."""
+"""``scalecalc law --fit``: fits a law to a table of runs, with intervals."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import click
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.arguments import pairs
-from scaling_algebra.commands.options import Answer, examples, printed
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.commands.options import Answer, format_examples, prints_answer
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.laws.expressions import expression
-from scaling_algebra.laws.law import answer, read_law
+from scaling_algebra.laws.law import answer_law, read_law
 from scaling_algebra.laws.monomials import Posynomial
-from scaling_algebra.limits import rational
+from scaling_algebra.limits import parse_rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 from scaling_algebra.verify.judging.resampling import LEVEL
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged, runs_at_best_rate
+from scaling_algebra.verify.judging.runs import RunTable, count_diverged, select_best_rate_runs
 
 CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
 
 class FittedAnswer(Rendered):
-    """Fitted numbers with verdicts on those that are claimed."""
+    """Fitted numbers, with verdicts on the claimed ones."""
 
     def __init__(
         self, title: str, fitted: Fitted, claims: dict[str, float], apart: float, how: str, asks: Sequence[str] = ()
@@ -42,7 +42,7 @@ class FittedAnswer(Rendered):
 
     @property
     def code(self) -> int:
-        """Exit code: 1 where a claim is refuted, 3 where one is inconclusive."""
+        """Returns the exit code: 1 if a claim is refuted, 3 if one is inconclusive, otherwise 0."""
         return min((CODES[v] for v in self.verdicts.values() if v in CODES), default=0)
 
     def document(self) -> Document:
@@ -67,64 +67,68 @@ class FittedAnswer(Rendered):
             *asked,
             Grid.of(head, rows),
             Lines.of(literal(spread)),
-            *self.more_blocks(),
+            *self.build_more_blocks(),
         )
         ends = {q: (None, None) if np.isnan(f.low[q]) else (f.low[q], f.high[q]) for q in f.value}
         numbers = {
-            q: {"value": x, "low": ends[q][0], "high": ends[q][1], **self._judged(q)} for q, x in f.value.items()
+            q: {"value": x, "low": ends[q][0], "high": ends[q][1], **self._get_claim(q)} for q, x in f.value.items()
         }
         record = {"fitted": numbers, "verdicts": {k: str(v) for k, v in self.verdicts.items()}}
-        return Document(blocks, record | self.more_numbers())
+        return Document(blocks, record | self.get_more_numbers())
 
-    def more_blocks(self) -> Sequence[Block]:
-        """What follows the fitted numbers."""
+    def build_more_blocks(self) -> Sequence[Block]:
+        """Returns the blocks to print after the fitted numbers."""
         return ()
 
-    def more_numbers(self) -> dict[str, Any]:
-        """What JSON has beside the fitted numbers."""
+    def get_more_numbers(self) -> dict[str, Any]:
+        """Returns further entries for JSON."""
         return {}
 
-    def _judged(self, name: str) -> dict[str, float | str | None]:
-        """The claim and verdict of a row; no columns where nothing is claimed."""
+    def _get_claim(self, name: str) -> dict[str, float | str | None]:
+        """Returns the claim and verdict of a row; empty if nothing is claimed at all."""
         return {"claimed": self.claims.get(name), "verdict": self.verdicts.get(name)} if self.claims else {}
 
 
 DECIMAL = re.compile(r"[+-]?\d{1,9}\.\d{1,30}")
-"""A measured number, which need not be exact."""
+"""A measured number in decimals, which need not be exact."""
 NAME = re.compile(r"[A-Za-z][\w-]*")
-"""A law's name; a sum has a sign or a power."""
+"""The name of a law, as opposed to a sum, which has a sign or a power."""
 
 
-def renamed(text: str | None) -> dict[str, str]:
-    """The value of ``--columns``: columns of the file by name."""
-    return pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
+def parse_columns(text: str | None) -> dict[str, str]:
+    """Reads ``--columns``: name -> column of the file."""
+    return parse_pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
 
 
-def model(what: str, columns: Sequence[str]) -> FittedSum:
-    """The sum of a law, or a sum that is written out, over the columns of a table, and its optimum if it has one.
+def build_model(what: str, columns: Sequence[str]) -> FittedSum:
+    """Returns the sum to fit over the columns of a table, with its optimum if it has one.
 
-    A name that is a column is data, even where the law fixes it. So is one whose power is fitted, in a term that has
-    another constant: beside that one it would change nothing.
+    A name that is a column is data, even if the law fixes it. So is a name with a fitted power in a term that already
+    has another constant: a second constant there would change nothing.
+
+    Args:
+        what: the name of a law, or a sum.
+        columns: names of the columns.
     """
     found = read_law(what) if NAME.fullmatch(what) or what.endswith(".toml") else None
     if found is None:
         written = expression(what)
-        return FittedSum(written, _data(written, columns), {})
+        return FittedSum(written, _find_data_names(written, columns), {})
     axes = [(name, axis) for name, axis in found.axes.items() if axis.minimise] or list(found.axes.items())
     if not axes:
         raise UsageError(f"{what} has no sum; give a law with one, or a sum such as 'a*N**-alpha + b*D**-beta'")
     name, axis = axes[0]
     free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
     found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
-    solved = answer(found, name)
+    solved = answer_law(found, name)
     cells = solved.axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
     derived |= {x: e for x, e in solved.exponents.items() if derived and not e.is_Symbol}
-    return FittedSum(axis.sum, _data(axis.sum, [*columns, *axis.sum.quantities - set(axis.fixed)]), derived)
+    return FittedSum(axis.sum, _find_data_names(axis.sum, [*columns, *axis.sum.quantities - set(axis.fixed)]), derived)
 
 
-def _data(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
-    """The names of a sum that are data: those that are known to be, and what only data can be."""
+def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names in a sum that are data: the ``known`` ones, and those that cannot be constants."""
     found = of.quantities & set(known)
     for term in of.terms:
         constants = {q: e for q, e in term.powers if q not in found}
@@ -133,31 +137,33 @@ def _data(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def claimed(texts: tuple[str, ...]) -> dict[str, float]:
-    """Claims NAME=VALUE."""
-    return {name: _number(f"--claim {name}", x) for name, x in pairs("--claim", texts, "alpha=0.34").items()}
+def parse_claims(texts: tuple[str, ...]) -> dict[str, float]:
+    """Reads claims NAME=VALUE."""
+    return {
+        name: _parse_number(f"--claim {name}", x) for name, x in parse_pairs("--claim", texts, "alpha=0.34").items()
+    }
 
 
-def positive(option: str, text: str) -> float:
-    """The value of ``--apart`` and the like.
+def parse_positive(option: str, text: str) -> float:
+    """Reads the value of an option such as ``--apart``.
 
     Raises:
-        UsageError: no positive number.
+        UsageError: it is not a positive number.
     """
-    if (number := _number(option, text)) <= 0:
+    if (number := _parse_number(option, text)) <= 0:
         raise UsageError(f"{option} {text}: give a positive number, such as 1/10")
     return number
 
 
-def _number(what: str, text: str) -> float:
+def _parse_number(what: str, text: str) -> float:
     try:
-        return float(text) if DECIMAL.fullmatch(text) else float(rational(text))
+        return float(text) if DECIMAL.fullmatch(text) else float(parse_rational(text))
     except ValueError as error:
-        raise UsageError(f"{what}: {shown(text)} is {error}; give a number such as 1/2 or 0.34") from None
+        raise UsageError(f"{what}: {quote_value(text)} is {error}; give a number such as 1/2 or 0.34") from None
 
 
 def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
-    """Write the residuals over the losses as a picture, if there is a path."""
+    """Draws the residuals against the losses, if a path is given."""
     if path is None:
         return
     from matplotlib.figure import Figure
@@ -169,11 +175,11 @@ def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> Non
     axes.plot(losses, fitted.residuals, "o", markersize=3)
     axes.axhline(0, linewidth=0.8)
     axes.set(xlabel="loss", ylabel="residual", xscale="log")
-    files.write(path, svg(figure))
+    files.write_file(path, svg(figure))
 
 
 COLUMNS = click.option(
-    "--columns", metavar="NAME=COLUMN,...", help="Columns that have other names, such as N=params,loss=final_loss."
+    "--columns", metavar="NAME=COLUMN,...", help="Names of columns in the file, such as N=params,loss=final_loss."
 )
 CLAIM = click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A number to judge (repeatable).")
 APART = click.option(
@@ -185,13 +191,13 @@ APART = click.option(
     "and ends within 4/5 of it. REFUTED: it is farther away than half of it, and than half its own width.",
 )
 RESIDUALS = click.option(
-    "--residuals", type=click.Path(path_type=Path), metavar="FILE.svg", help="Also a picture of the fit's residuals."
+    "--residuals", type=click.Path(path_type=Path), metavar="FILE.svg", help="Also draw the residuals of the fit."
 )
 
 
 @click.command(
     "law --fit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law chinchilla --fit runs.csv --claim 'N in F=1/2'",
         "scalecalc law 'a*N**-alpha + b*D**-beta' --fit runs.csv --residuals residuals.svg",
     ),
@@ -202,25 +208,24 @@ RESIDUALS = click.option(
 @CLAIM
 @APART
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     what: str, runs: Path, columns: str | None, claims: tuple[str, ...], apart: str, residuals: Path | None
 ) -> tuple[Answer, int]:
     """Fit a law to a table of runs: its parameters, and the powers of its optimum, with 95 % intervals.
 
-    RUNS.csv has a column for every quantity of the sum, and loss; a column C = 6 N D may stand for D. Where it has a
-    column lr, only the runs at the best rate of each size are fitted. To the sum a constant E is added. The Huber loss
-    of logs has its threshold at 0.001. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is
-    inconclusive.
+    RUNS.csv has a column for every quantity of the sum, and loss; a column C = 6 N D may replace D. If it has a column
+    lr, only the runs at the best rate of each size are fitted. A constant E is added to the sum. The Huber loss of the
+    logs has the threshold 0.001. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
     """
-    numbers, far = claimed(claims), positive("--apart", apart)
-    data = RunTable.read(runs, renamed(columns))
-    of = model(what, data.columns)
+    numbers, far = parse_claims(claims), parse_positive("--apart", apart)
+    data = RunTable.read(runs, parse_columns(columns))
+    of = build_model(what, data.columns)
     compute = "D" in of.names and "D" not in data.columns and "C" in data.columns
     sizes = ["C" if name == "D" and compute else name for name in of.names]
     rated = [RATE] if RATE in data.columns and RATE not in sizes else []
     every = dict(data.numbers((*sizes, *rated, LOSS))[""])
-    best, edges = runs_at_best_rate(every, sizes) if rated else (np.isfinite(every[LOSS]), [])
+    best, edges = select_best_rate_runs(every, sizes) if rated else (np.isfinite(every[LOSS]), [])
     if compute:
         every["D"] = every["C"] / (6 * every["N"])
     x = {name: values[best] for name, values in every.items()}

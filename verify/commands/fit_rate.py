@@ -1,4 +1,5 @@
-"""``scalecalc law --fit-rate``: the best learning rate as a product of powers of sizes, beside what theory says."""
+"""``scalecalc law --fit-rate``: fits the best learning rate by a product of powers of sizes, and compares with
+theory."""
 
 from __future__ import annotations
 
@@ -11,32 +12,39 @@ import click
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.arguments import pairs
-from scaling_algebra.commands.options import Answer, chosen, examples, network_options, optimized, printed
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.commands.options import (
+    Answer,
+    choose_network,
+    format_examples,
+    network_options,
+    optimizer_option,
+    prints_answer,
+)
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError
-from scaling_algebra.limits import real
+from scaling_algebra.limits import parse_real
 from scaling_algebra.recipes.horizon import AXES, rate_rules
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture as shipped_network
-from scaling_algebra.verify.judging.laws import LOSS, RATE, together
+from scaling_algebra.verify.judging.laws import LOSS, RATE, merge_fits
 from scaling_algebra.verify.judging.optima import BESIDE
 from scaling_algebra.verify.judging.rates import SIZE, FittedRates, Setting, fit_rates
 from scaling_algebra.verify.judging.runs import RunTable, count_diverged
 
-from .fit_law import APART, CLAIM, COLUMNS, RESIDUALS, FittedAnswer, claimed, positive, renamed
+from .fit_law import APART, CLAIM, COLUMNS, RESIDUALS, FittedAnswer, parse_claims, parse_columns, parse_positive
 
 DENSE = "mlp"
-"""The network of widths where none is named."""
+"""The network whose widths the sizes are, if no other is named."""
 TERMS = tuple(zip("abcdgh", ("alpha", "beta", "gamma", "delta", "zeta", "eta"), strict=True))
-"""Names of constants and powers of the law that goes on from best rates to losses."""
+"""Names of constants and powers in the law for losses at the best rates."""
 
 
 class Theory(NamedTuple):
-    """A power that theory gives the best rate in one size, and what that needs."""
+    """A predicted power of the best rate in one size, and its assumptions."""
 
     size: str
     power: float
@@ -44,11 +52,11 @@ class Theory(NamedTuple):
     needs: str
 
 
-def theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[list[Theory], list[str]]:
-    """What theory says of the power in every size, and notes on what it says nothing of.
+def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[list[Theory], list[str]]:
+    """Returns the predicted powers of every size, and notes on sizes without a prediction.
 
-    Columns called batch or B, and tokens, T or D are batch and tokens: each horizon rule gives their powers, under an
-    assumption of its own. Every other size is one of the model, which a plan takes care of.
+    Columns named batch or B are the batch size, and tokens, T or D the number of tokens; each horizon rule predicts
+    their powers under its own assumption. Every other size belongs to the model, whose plan takes it into account.
     """
     found, notes = list[Theory](), list[str]()
     axes: dict[str, tuple[str, ...]] = {axis: (axis, name) for axis, name in AXES.items()}
@@ -78,15 +86,15 @@ def theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[li
 
 
 class RateAnswer(FittedAnswer):
-    """Powers of the best rate, what theory says of each, their covariance, and the command that goes on to losses."""
+    """Fitted powers of the best rate, predicted ones, the covariance, and the command that fits the losses next."""
 
     fits: Mapping[str, FittedRates]
     theory: Sequence[Theory]
     next_command: str
     apart: float
 
-    def judged(self) -> list[tuple[str, Theory, str]]:
-        """Every power with what theory says of it, and the verdict."""
+    def list_verdicts(self) -> list[tuple[str, Theory, str]]:
+        """Returns (fitted power, theory, verdict) for every prediction."""
         return [
             (f"{group} {t.size}".lstrip(), t, str(f.verdict(name, t.power, self.apart)))
             for group, f in self.fits.items()
@@ -94,12 +102,12 @@ class RateAnswer(FittedAnswer):
             for name in [f.powers[f.sizes.index(t.size)]]
         ]
 
-    def more_blocks(self) -> Sequence[Block]:
+    def build_more_blocks(self) -> Sequence[Block]:
         blocks = list[Block]()
         if self.theory:
             rows = [
                 (literal(name), f"{t.power:g}", literal(t.rule), verdict, literal(t.needs))
-                for name, t, verdict in self.judged()
+                for name, t, verdict in self.list_verdicts()
             ]
             blocks.append(Heading("what theory says of each power", 3))
             blocks.append(Grid.of(("power of", "theory", "rule", "verdict", "needs"), rows))
@@ -113,11 +121,11 @@ class RateAnswer(FittedAnswer):
         blocks.append(Lines.of(literal(f"next, the law of the loss at the best rates: {self.next_command}")))
         return blocks
 
-    def more_numbers(self) -> dict[str, Any]:
+    def get_more_numbers(self) -> dict[str, Any]:
         keys = ("power", "theory", "rule", "verdict", "needs")
         theory = [
             dict(zip(keys, (name, t.power, t.rule, verdict, t.needs), strict=True))
-            for name, t, verdict in self.judged()
+            for name, t, verdict in self.list_verdicts()
         ]
         covariance = {
             group: {
@@ -130,7 +138,8 @@ class RateAnswer(FittedAnswer):
 
 
 def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
-    """Draw every power, the other sizes taken out, above the residuals, if there is a path."""
+    """Draws the best rates against every size, corrected for the other sizes, with residuals below, if a path is
+    given."""
     if path is None:
         return
     from matplotlib.figure import Figure
@@ -155,28 +164,28 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
             below.set(xlabel=size, ylabel="residual of log rate")
     if any(fits):
         panels[0, 0].legend()
-    files.write(path, svg(figure))
+    files.write_file(path, svg(figure))
 
 
-def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
-    """The value of ``--at``: sizes of one column, or one setting of several.
+def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
+    """Reads ``--at``: sizes if there is one column, or one setting of several columns.
 
     Raises:
-        UsageError: a size that is missing, unknown or no positive number.
+        UsageError: a size is missing, unknown or not a positive number.
     """
     if text is None:
         return []
     if len(sizes) == 1:
-        return [(_size(x),) for x in text.split(",")]
-    given = pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
+        return [(_parse_size(x),) for x in text.split(",")]
+    given = parse_pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
     if {*given} != {*sizes}:
         raise UsageError(f"--at {text}: give each of {', '.join(sizes)} once, as {sizes[0]}=4096")
-    return [tuple(_size(given[name]) for name in sizes)]
+    return [tuple(_parse_size(given[name]) for name in sizes)]
 
 
-def _size(text: str) -> float:
+def _parse_size(text: str) -> float:
     try:
-        number = real(text)
+        number = parse_real(text)
     except (ValueError, OverflowError):
         number = 0.0
     if not 0 < number < np.inf:
@@ -186,7 +195,7 @@ def _size(text: str) -> float:
 
 @click.command(
     "law --fit-rate",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2",
         "scalecalc law --fit-rate runs.csv --size N --size tokens --size batch --residuals powers.svg",
         "scalecalc law --fit-rate runs.csv --at 4096",
@@ -203,11 +212,13 @@ def _size(text: str) -> float:
 )
 @CLAIM
 @APART
-@click.option("--at", metavar="SIZE,...", help="Other sizes: the best rate there; of several columns N=4096,batch=512.")
-@optimized("adamw")
+@click.option(
+    "--at", metavar="SIZE,...", help="Predict the best rate at other sizes; with several columns: N=4096,batch=512."
+)
+@optimizer_option("adamw")
 @network_options(DENSE)
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     runs: Path,
     columns: str | None,
@@ -220,40 +231,40 @@ def command(
     network: Path | None,
     residuals: Path | None,
 ) -> tuple[Answer, int]:
-    """Fit the best rate as a product of powers of sizes, with 95 % intervals, beside what theory says of each power.
+    """Fit the best rate by a product of powers of sizes, with 95 % intervals, and compare each power with theory.
 
-    RUNS.csv has columns lr, loss and size (or those of --size), as study transfer -o RUNS.csv writes them; runs of
-    several names (column name) are fitted one by one. Not every combination of sizes need be there. The best rate of
-    every combination lies between others: the parabola in log lr through it and its neighbours is fitted, and compared
-    with the cubic through two on each side. Combinations whose best rate is the first or last that was tried, and runs
-    that diverged (loss nan, inf or blank), are named and left out. With --size, every power is held against theory:
-    batch and tokens against the rules of recipe --hold, each under its own assumption; a size of the model against 0,
-    where lr is the base rate of a plan, and against the lowest power in the column lr of derive, where one lr is that
-    of every tensor. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
+    RUNS.csv has columns lr, loss and size (or those of --size), as study transfer -o RUNS.csv writes them. Runs with
+    different names (column name) are fitted separately. Not every combination of sizes is needed. The best rate of a
+    combination is the vertex of the parabola in log lr through the best point and its neighbours; the cubic through two
+    neighbours on each side is used to estimate its error. Combinations whose best rate is the smallest or largest that
+    was tried, and runs that diverged (loss nan, inf or blank), are reported and left out. With --size, every power is
+    compared with theory: batch and tokens with the rules of recipe --hold, each under its own assumption; a size of the
+    model with 0, if lr is the base rate of a plan, and with the lowest power in the column lr of derive, if all tensors
+    have the same lr. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
     """
-    numbers, far = claimed(claims), positive("--apart", apart)
+    numbers, far = parse_claims(claims), parse_positive("--apart", apart)
     sizes, named = sizes or (SIZE,), bool(sizes)
     if twice := [name for k, name in enumerate(sizes) if name in (*sizes[:k], RATE, LOSS)]:
         raise UsageError(f"--size {twice[0]}: it is already a column of the fit; name other columns, each once")
-    groups = RunTable.read(runs, renamed(columns)).numbers((*sizes, RATE, LOSS), "name")
-    further = settings(at, sizes)
+    groups = RunTable.read(runs, parse_columns(columns)).numbers((*sizes, RATE, LOSS), "name")
+    further = parse_settings(at, sizes)
     fits = {name: fit_rates(x, sizes, where=name, further=further) for name, x in groups.items()}
-    fitted = together(fits)
+    fitted = merge_fits(fits)
     theory, notes = list[Theory](), list[str]()
     if named:
-        theory, notes = theories(sizes, optimizer, chosen(architecture, network) or shipped_network(DENSE))
+        theory, notes = list_theories(sizes, optimizer, choose_network(architecture, network) or shipped_network(DENSE))
     left = sum(int(np.isfinite(x[LOSS]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
     how += count_diverged(groups.values())
     plot_powers(fits, residuals)
     a = RateAnswer("best rate", fitted, numbers, far, how, notes)
     a.fits, a.theory, a.apart = fits, theory, far
-    a.next_command = loss_command(runs, columns, sizes)
+    a.next_command = format_loss_command(runs, columns, sizes)
     return a.document(), a.code
 
 
-def loss_command(runs: Path, columns: str | None, sizes: Sequence[str]) -> str:
-    """The command that fits the loss at the best rates as a law in the sizes but the batch."""
+def format_loss_command(runs: Path, columns: str | None, sizes: Sequence[str]) -> str:
+    """Returns the command that fits the losses at the best rates by a law in the sizes other than the batch."""
     kept = [name for name in sizes if name not in ("B", AXES["B"])] or [*sizes]
     terms = [f"{a}*{name}**-{alpha}" for (a, alpha), name in zip(TERMS, kept, strict=False)]
     also = f" --columns {columns}" if columns else ""

@@ -1,7 +1,7 @@
-"""All measurements of one GPU in a command: ``python -m scaling_algebra.verify.commands.gpu -o DIR``, or ``make gpu``.
+"""Runs all measurements that need a GPU: ``python -m scaling_algebra.verify.commands.gpu -o DIR``, or ``make gpu``.
 
-Sized to ten minutes on an H100. Every part is a command of its own in a process of its own, with a time of its own, so
-that what fails takes nothing else with it. ``--tiny`` rehearses all parts on the CPU.
+They take ten minutes on an H100. Every part is a separate command in its own process with its own time limit, so a
+failure does not affect the others. ``--tiny`` rehearses all parts on the CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = {
     "tabulate": "tabulate", "torch": "torch", "transformers": "transformers", "z3": "z3-solver",
     "matplotlib": "matplotlib",
 }  # fmt: skip
-"""The wheel of every module that the parts import."""
+"""Module that the parts import -> name of its wheel."""
 INSTEAD = "choose another -o DIR"
 MIXTRAL = {"model_type": "mixtral", "num_hidden_layers": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
 TRANSFER = "study transfer --model mixtral --seeds 1 --extend 0 -o transfer.json --plot transfer.png --resume pieces"
@@ -54,32 +54,40 @@ PARTS: dict[str, tuple[str, str, int]] = {
         290,
     ),
 }
-"""Of every part: what runs on the GPU, what rehearses it, and its seconds at most."""
+"""Name of a part -> (command on the GPU, command of the rehearsal, time limit in seconds)."""
 PATIENCE = 1800
-"""Seconds of a part that is rehearsed, on whatever machine."""
+"""Time limit of a part in the rehearsal, in seconds."""
 FINISHED = (0, 1, 3)
-"""Exit codes of what came to an end: agrees, refuted, inconclusive."""
+"""Exit codes of commands that finished: agrees, refuted, inconclusive."""
 
 
 @click.command("gpu")
 @click.option("-o", "--output", "folder", type=PathType(), required=True, help="Where the results go.")
-@click.option("--tiny", is_flag=True, help="Rehearse on the CPU, at sizes that say nothing.")
-@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Repeatable: these parts alone.")
+@click.option("--tiny", is_flag=True, help="Rehearse on the CPU, at sizes too small for results.")
+@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Run only this part (repeatable).")
 def main(folder: Path, tiny: bool, only: tuple[str, ...]) -> None:
-    """Measure on one GPU what a GPU is needed for, in ten minutes, and keep what comes out."""
+    """Run the measurements that need a GPU, in ten minutes, and save the results."""
     try:
-        summary = perform(folder, tiny, only or tuple(PARTS))
+        summary = run_parts(folder, tiny, only or tuple(PARTS))
     except UsageError as reason:
         click.echo(f"scalecalc: {reason}", err=True)
         raise SystemExit(2) from None
     raise SystemExit(0 if all(part["exit_code"] in FINISHED for part in summary["parts"].values()) else 1)
 
 
-def perform(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]:
-    """Runs the parts one after the other; the summary, which is also written after each.
+def run_parts(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]:
+    """Runs the parts one after the other; the summary is also written after each.
+
+    Args:
+        folder: for results.
+        tiny: whether to rehearse on the CPU.
+        chosen: names of the parts.
+
+    Returns:
+        The summary.
 
     Raises:
-        UsageError: wheels are missing, there is no GPU, or the folder cannot be written.
+        UsageError: a wheel is missing, there is no GPU, or the folder cannot be written.
     """
     if gone := [wheel for module, wheel in NEEDED.items() if find_spec(module) is None]:
         raise UsageError(f"this machine lacks {', '.join(gone)}; bring these wheels: pip install {' '.join(gone)}")
@@ -88,17 +96,17 @@ def perform(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]
     if not tiny and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available; --tiny rehearses on the CPU")
     files.make_folder(folder, INSTEAD)
-    files.write(folder / "mixtral.json", json.dumps(MIXTRAL), INSTEAD)
-    summary: dict[str, Any] = {"tiny": tiny, "environment": environment(), "parts": {}}
+    files.write_file(folder / "mixtral.json", json.dumps(MIXTRAL), INSTEAD)
+    summary: dict[str, Any] = {"tiny": tiny, "environment": describe_environment(), "parts": {}}
     for name in chosen:
         large, small, most = PARTS[name]
-        summary["parts"][name] = part(folder, name, *((small, PATIENCE) if tiny else (large, most)))
-        files.write(folder / "summary.json", json.dumps(summary, indent=1) + "\n", INSTEAD)
+        summary["parts"][name] = run_part(folder, name, *((small, PATIENCE) if tiny else (large, most)))
+        files.write_file(folder / "summary.json", json.dumps(summary, indent=1) + "\n", INSTEAD)
     return summary
 
 
-def part(folder: Path, name: str, command: str, most: int) -> dict[str, Any]:
-    """The outcome of one command, whose output is written beside: None is the exit code where its time was over."""
+def run_part(folder: Path, name: str, command: str, most: int) -> dict[str, Any]:
+    """Runs one command, saves its output, and returns its exit code (None after a timeout) and time."""
     click.echo(f"{name}: scalecalc {command}", err=True)
     began = time.perf_counter()
     words = [sys.executable, "-m", "scaling_algebra", *command.split()]
@@ -106,19 +114,19 @@ def part(folder: Path, name: str, command: str, most: int) -> dict[str, Any]:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=most, check=False)
         code, said = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired as late:
-        code, said = None, f"{_text(late.stdout)}{_text(late.stderr)}stopped after {most} seconds\n"
+        code, said = None, f"{_decode_output(late.stdout)}{_decode_output(late.stderr)}stopped after {most} seconds\n"
     seconds = round(time.perf_counter() - began, 1)
-    files.write(folder / f"{name}.txt", said, INSTEAD)
+    files.write_file(folder / f"{name}.txt", said, INSTEAD)
     click.echo(f"{name}: exit code {code}, {seconds} s", err=True)
     return {"command": f"scalecalc {command}", "exit_code": code, "seconds": seconds}
 
 
-def _text(said: Any) -> str:
+def _decode_output(said: Any) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
-def environment() -> dict[str, Any]:
-    """The hardware and the versions of what is needed."""
+def describe_environment() -> dict[str, Any]:
+    """Returns the hardware and the versions of the packages."""
     from scaling_algebra.verify.hardware import Hardware
 
     versions = {}
@@ -127,7 +135,7 @@ def environment() -> dict[str, Any]:
             versions[wheel] = version(wheel)
         except PackageNotFoundError:
             versions[wheel] = "not installed as a wheel"
-    return {**Hardware.of("auto").described(), "versions": versions}
+    return {**Hardware.of("auto").describe(), "versions": versions}
 
 
 if __name__ == "__main__":

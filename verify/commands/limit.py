@@ -1,4 +1,4 @@
-"""``scalecalc study limit``: the numbers of a network of infinite width, and training at finite widths beside them."""
+"""``scalecalc study limit``: computes a network's limit of infinite width, and trains finite widths for comparison."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from dataclasses import replace
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
+from scaling_algebra.commands.options import Answer, Count, Name, format_examples, prints_answer, with_configuration
 from scaling_algebra.documents.blocks import Lines
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.language import TRACED
 
-from .shared import DEVICE, defaulted, integers, positive, progress, resumable
+from .shared import DEVICE, explain_interrupts, option_with_default, parse_integers, parse_positive, show_progress
 
 SAMPLES = 64
-"""Most inputs."""
+"""Maximum number of inputs."""
 LOSSES = ("squared", "output")
-READ = "of the equations as read (scalecalc list --model), where constant factors and standard deviations are one"
-"""What is said of a module."""
+READ = "computed from the equations as read (scalecalc list --model), with all constant factors and init stds set to 1"
+"""Note for a module."""
 
 
 @click.command(
     "study limit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study limit --regime I --optimizer sgd --parameterization mup --architecture routers-sigmoid",
         "scalecalc study limit --regime III --optimizer sgd --parameterization mssp --sizes 16,32,64 --seeds 32",
         "scalecalc study limit --ray N=1 --optimizer momentum --parameterization mup --architecture mlp --samples 3",
         "scalecalc study limit --regime I --optimizer adam --parameterization mup --architecture routers-sigmoid",
     ),
 )
-@configured
-@defaulted("--steps", default=8, type=Count(0, limits.STEPS), help="Updates.")
-@defaulted("--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n.")
-@defaulted("--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ...")
-@defaulted(
+@with_configuration
+@option_with_default("--steps", default=8, type=Count(0, limits.STEPS), help="Number of updates.")
+@option_with_default(
+    "--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n."
+)
+@option_with_default(
+    "--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ..."
+)
+@option_with_default(
     "--loss",
     default="squared",
     type=Name("loss", LOSSES),
     metavar="NAME",
     help="squared: 1/2 (f - y)^2, a mean over inputs; output: f itself.",
 )
-@click.option("--sizes", metavar="N,N,...", help="Also train at these n, and say how far off they are.")
-@defaulted("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
+@click.option("--sizes", metavar="N,N,...", help="Also train networks of these n, and compare them with the limit.")
+@option_with_default("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
 @DEVICE
-@printed()
+@prints_answer()
 def command(
     asked: Configuration,
     steps: int,
@@ -58,15 +62,15 @@ def command(
 ) -> tuple[Answer, int]:
     """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
 
-    By the master theorem of Tensor Programs, for networks of products, sums and functions whose layers stay few,
-    trained with SGD, momentum, or steps of entries such as Adam's. A function of a vector that grows is integrated
-    where it depends on three Gaussian vectors at most. Beyond that, for steps of entries, and along experts that grow
-    in number expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and what was trained
-    comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from some update on, as where f diverges or its
-    error is above 5 % of it.
+    By the master theorem of Tensor Programs, for networks of products, sums and functions with a fixed number of
+    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of a growing vector is integrated
+    exactly if it depends on at most three Gaussian vectors. Otherwise, for entrywise steps, and for a growing number of
+    experts, expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and trained networks
+    approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for example where f
+    diverges or its error exceeds 5 %.
     """
-    rate = positive("learning rate", lr)
-    values = None if sizes is None else integers("sizes", sizes)
+    rate = parse_positive("learning rate", lr)
+    values = None if sizes is None else parse_integers("sizes", sizes)
     if why := asked.network.stands:
         raise UsageError(f"{why}, and a limit is of values; give the equations with --network")
 
@@ -81,14 +85,14 @@ def command(
     planned = None if values is None else plan_sizes(asked.ray, values)
     t = trajectory(Descent.of(derivation, steps, rate, samples, loss))
     if planned is not None:
-        from scaling_algebra.verify.hardware import Hardware, spare_threads
+        from scaling_algebra.verify.hardware import Hardware, use_one_thread
         from scaling_algebra.verify.infinite_width.comparison import compared
         from scaling_algebra.verify.measuring.cells import Setup
         from scaling_algebra.verify.measuring.runs import check
 
         hardware = Hardware.of(device)
         check(Setup(derivation, steps, tuple(planned)), free=hardware.free)
-        with resumable(None), progress() as watch, spare_threads():
+        with explain_interrupts(None), show_progress() as watch, use_one_thread():
             found = compared(t, planned, seeds, hardware.device, lambda what: watch(None, 0, what))
     limit = document(t, found)
     said = [Lines.of("", READ)] if asked.network.name == TRACED else []

@@ -1,4 +1,4 @@
-"""``scalecalc verify --merge``: one report of what was measured, in one folder or several."""
+"""``scalecalc verify --merge``: merges measurements in one or several folders into one report."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from scaling_algebra import files
-from scaling_algebra.commands.options import PathType, examples
+from scaling_algebra.commands.options import PathType, format_examples
 from scaling_algebra.errors import UsageError
 
-from .shared import REPORTING, finish, place, required_share, runs_of
+from .shared import REPORTING, choose_place, finish_run, parse_share, read_runs
 
 
 @click.command(
     "verify --merge",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc verify --merge runs/a",
         "scalecalc verify --merge runs/a runs/b -o runs/both --all",
         "scalecalc verify --merge runs/a -o verdicts.tex",
@@ -34,24 +34,24 @@ from .shared import REPORTING, finish, place, required_share, runs_of
 def command(
     folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:
-    """Merge what was measured, in one folder or several, into one report: report.json, report.md, report.html.
+    """Merge measurements in one or several folders into one report: report.json, report.md, report.html.
 
-    All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
+    All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as for verify; 3 if
     parts are missing.
     """
-    required = required_share(require)
+    required = parse_share(require)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
     from scaling_algebra.verify.reports.output import evidence as write_evidence
 
     plans = [read_plan(folder) for folder in folders]
-    folder, file = place(output or folders[0], form)
+    folder, file = choose_place(output or folders[0], form)
     if evidence is not None:
         files.check_place(evidence, "choose another --evidence DIR")
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")
-    jobs, claims, written_by = runs_of(plans[0])
+    jobs, claims, written_by = read_runs(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, claims, required=required)) for run in jobs]
     if store.damaged:
@@ -59,4 +59,4 @@ def command(
         click.echo(f"scalecalc: warning: {said}: {len(store.damaged)}", err=True)
     if evidence is not None:
         write_evidence(evidence, judged, written_by)
-    return finish(judged, written_by, folder, file, form, every)
+    return finish_run(judged, written_by, folder, file, form, every)

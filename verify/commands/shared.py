@@ -1,6 +1,6 @@
-"""Shared parts of the commands of this folder: options, checks before the long part, and how a run ends.
+"""Shared by the commands of this folder: options, checks before the long part, and the end of a run.
 
-Imports neither torch nor numpy: help is for every machine.
+Imports neither torch nor numpy, so that --help works on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Count, Name, PathType, emit, options, tried
+from scaling_algebra.commands.options import (
+    FORMAT,
+    Count,
+    Name,
+    PathType,
+    check_output,
+    combine_options,
+    print_or_write,
+)
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,12 +36,12 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-defaulted = partial(click.option, show_default=True)
-"""An option whose help says its default."""
+option_with_default = partial(click.option, show_default=True)
+"""A click option whose help shows its default."""
 
 
 class Device(Name):
-    """``auto``, ``cpu``, ``cuda``, or one of several, ``cuda:3``."""
+    """The type of ``--device``: ``auto``, ``cpu``, ``cuda``, or one of several, ``cuda:3``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         kind, _, index = str(value).lower().partition(":")
@@ -42,34 +50,34 @@ class Device(Name):
         return super().convert(value, param, ctx)
 
 
-DEVICE = defaulted(
+DEVICE = option_with_default(
     "--device",
     type=Device("device", ("auto", "cpu", "cuda")),
     default="auto",
     metavar="NAME",
     help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
 )
-POOL = options(
+POOL = combine_options(
     DEVICE,
     click.option(
         "--workers",
         type=Count(1, limits.WORKERS),
         metavar="N",
-        help="Train in so many processes at once, each on a device of its own in turn; needs scalecalc[cluster].",
+        help="Number of processes that train at once; they take devices in turn. Needs scalecalc[cluster].",
     ),
     click.option(
         "--scheduler", metavar="ADDRESS|FILE", help="Train on the workers of a running Dask scheduler instead."
     ),
 )
-"""The device, and the processes that train."""
+"""Options for the device and the worker processes."""
 RESUME = click.option(
     "--resume",
     type=PathType(),
     metavar="DIR",
-    help="Keep every finished piece in this folder, and go on from those there.",
+    help="Save every finished part in this folder, and continue from those already there.",
 )
-REPORTING = options(
-    defaulted(
+REPORTING = combine_options(
+    option_with_default(
         "--require",
         default="4/5",
         metavar="SHARE",
@@ -78,11 +86,13 @@ REPORTING = options(
     click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree."),
     FORMAT,
 )
-"""Verdicts as print and as an exit code."""
+"""Options for printing verdicts and for the exit code."""
 
 
-def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
-    """The place that -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
+def choose_place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
+    """Returns the folder or the file that -o names, one of them None, after checking that it can be written.
+
+    A file is recognised by an ending that is a known format.
 
     Raises:
         UsageError: it cannot be written.
@@ -92,45 +102,45 @@ def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | No
     if output.is_dir() or not output.suffix:
         files.check_place(output, "choose another -o DIR")
         return output, None
-    tried(output, form)
+    check_output(output, form)
     return None, output
 
 
-def integers(label: str, text: str) -> list[int]:
-    """Integers with commas.
+def parse_integers(label: str, text: str) -> list[int]:
+    """Reads integers separated by commas.
 
     Raises:
-        UsageError: anything else, or one above ``limits.SIZE``.
+        UsageError: the text is anything else, or an integer exceeds ``limits.SIZE``.
     """
-    values = _numbers(label, text, limits.whole)
+    values = _parse_numbers(label, text, limits.parse_integer)
     for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
     return values
 
 
-def reals(label: str, text: str) -> list[float]:
-    """Numbers with commas.
+def parse_reals(label: str, text: str) -> list[float]:
+    """Reads numbers separated by commas.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is anything else.
     """
-    return _numbers(label, text, limits.real)
+    return _parse_numbers(label, text, limits.parse_real)
 
 
-def positive(label: str, text: str) -> float:
-    """One number above zero.
+def parse_positive(label: str, text: str) -> float:
+    """Reads one positive number.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is anything else.
     """
     with suppress(ValueError):
-        if 0 < (value := limits.real(text)) <= limits.SIZE:
+        if 0 < (value := limits.parse_real(text)) <= limits.SIZE:
             return value
     raise UsageError(f"the {label} is {text!r}; give one positive number up to {limits.SIZE:g}, e.g. 0.1")
 
 
-def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+def _parse_numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
         if text.count(",") < limits.RATES:
             return [kind(part) for part in text.split(",")]
@@ -143,14 +153,13 @@ UNITS = {"": 1, "b": 1} | {f"{x}b": 1000**k for k, x in enumerate("kmgt", 1)}
 UNITS |= {f"{x}ib": 1024**k for k, x in enumerate("kmgt", 1)} | {x: 1024**k for k, x in enumerate("kmgt", 1)}
 
 
-def in_bytes(text: str) -> int:
-    """``20GiB``, ``512MB`` or a number of bytes.
+def parse_bytes(text: str) -> int:
+    """Reads ``20GiB``, ``512MB`` or a number of bytes.
 
-    >>> in_bytes("2KiB")
-    2048
+    >>> parse_bytes("2KiB") 2048
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is anything else.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", text[: limits.LONGEST + 1])
     number = float(match[1]) * UNITS.get(match[2].lower(), 0) if match and len(text) <= limits.LONGEST else 0
@@ -160,25 +169,25 @@ def in_bytes(text: str) -> int:
 
 
 @contextmanager
-def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
-    """The pool that the options ``POOL`` ask for.
+def open_pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
+    """Opens the pool of workers that the options ``POOL`` ask for.
 
     Raises:
-        UsageError: as ``measuring.pool.pool``; two of them at once.
+        UsageError: both workers and a scheduler are given, or an error of ``measuring.pool.pool``.
     """
-    from scaling_algebra.verify.measuring.pool import pool as started
+    from scaling_algebra.verify.measuring.pool import pool as start_pool
 
     if given["workers"] is not None and given["scheduler"] is not None:
         raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
-    with started(given["device"], most, given["workers"], given["scheduler"]) as made:
+    with start_pool(given["device"], most, given["workers"], given["scheduler"]) as made:
         yield made
 
 
-def kept(folder: Path | None) -> Store:
-    """The store of pieces: in memory, or in a folder that can be written.
+def open_store(folder: Path | None) -> Store:
+    """Opens the store of results: in memory, or in a folder.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the folder cannot be written.
     """
     from scaling_algebra.verify.measuring.store import INSTEAD, Store
 
@@ -188,17 +197,16 @@ def kept(folder: Path | None) -> Store:
     return Store(folder)
 
 
-def again(folder: Path | None) -> str:
-    """Advice after an interrupt."""
+def advise_resuming(folder: Path | None) -> str:
+    """Returns advice on how to continue after an interrupt."""
     if folder is None:
         return "give --resume DIR to keep what is finished, or fewer sizes or seeds"
     return f"what is finished is kept in {folder}: give the same command again"
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int | None, int, str], None]]:
-    """A line on the terminal while something is trained: called with how many parts there are, how many are done, and
-    what is trained."""
+def show_progress() -> Iterator[Callable[[int | None, int, str], None]]:
+    """Shows a progress line during training; yields a function of (total, done, what is being trained)."""
     from scaling_algebra.verify.campaigns.session import progress_bar
 
     with progress_bar() as bar:
@@ -207,23 +215,23 @@ def progress() -> Iterator[Callable[[int | None, int, str], None]]:
 
 
 @contextmanager
-def resumable(folder: Path | None, how: str = "") -> Iterator[None]:
-    """Says after an interrupt how to go on."""
+def explain_interrupts(folder: Path | None, how: str = "") -> Iterator[None]:
+    """Prints how to continue if the user interrupts the block."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"scalecalc: {how or again(folder)}", err=True)
+        click.echo(f"scalecalc: {how or advise_resuming(folder)}", err=True)
         raise
 
 
-def required_share(text: str) -> Fraction:
-    """``9/10``, ``0.9`` or ``90%``.
+def parse_share(text: str) -> Fraction:
+    """Reads ``9/10``, ``0.9`` or ``90%``.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is anything else.
     """
     try:
-        part = limits.rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        part = limits.parse_rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         part = Fraction(-1)
     if not 0 < part <= 1:
@@ -231,11 +239,11 @@ def required_share(text: str) -> Fraction:
     return part
 
 
-def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
-    """Runs, claims and command of a plan.
+def read_runs(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
+    """Returns the runs, claims and command line of a stored plan.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: the record is not a plan.
     """
     from scaling_algebra.verify.campaigns.plans import Job, distinct
     from scaling_algebra.verify.campaigns.schema import check_plan
@@ -246,11 +254,14 @@ def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     return distinct([Job.from_json(run) for run in plan["runs"]], "plan.json"), claims, str(plan.get("command", ""))
 
 
-def finish(judged: Judged, command: str, folder: Path | None, file: Path | None, form: str | None, every: bool) -> int:
-    """Prints what runs show or writes it to a file, then into a folder if there is one; the exit code."""
+def finish_run(
+    judged: Judged, command: str, folder: Path | None, file: Path | None, form: str | None, every: bool
+) -> int:
+    """Prints the results or writes them to a file, writes the reports into the folder if given, and returns the exit
+    code."""
     from scaling_algebra.verify.reports import output
 
-    emit(output.document(judged, command, every), form, file)
+    print_or_write(output.document(judged, command, every), form, file)
     if folder is not None:
         output.write(folder, judged, command)
     return output.exit_code(judged)

@@ -1,4 +1,4 @@
-"""``scalecalc study transfer``: does the rate that was tuned on a small model stay the best of a large one?"""
+"""``scalecalc study transfer``: does the learning rate tuned on a small model stay the best for a large one?"""
 
 from __future__ import annotations
 
@@ -12,39 +12,50 @@ from typing import Any
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.commands.options import (
     Answer,
     Count,
     ModuleName,
     Name,
     PathType,
-    examples,
-    optimized,
-    options,
-    printed,
+    combine_options,
+    format_examples,
+    optimizer_option,
+    prints_answer,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .shared import POOL, RESUME, defaulted, integers, kept, pool, positive, progress, reals, resumable
+from .shared import (
+    POOL,
+    RESUME,
+    explain_interrupts,
+    open_pool,
+    open_store,
+    option_with_default,
+    parse_integers,
+    parse_positive,
+    parse_reals,
+    show_progress,
+)
 
 GROWN = ("N", "N_e")
-"""Axes that grow along --widths."""
+"""Axes that ``--widths`` scales."""
 DATA = ("text", "digits", "teacher")
 DTYPES = ("float32", "bfloat16")
 
 
 @click.command(
     "study transfer",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study transfer",
         "scalecalc study transfer --model mymodel.py:build --data mymodel.py:batches --widths 64,128,256",
         "scalecalc study transfer --base N=64,N_e=128,M=8,K=4 --size N=128,N_e=256,M=16,K=8 --device cuda --workers 10",
     ),
 )
-@defaulted(
+@option_with_default(
     "--model",
     default="mixtral",
     type=ModuleName(),
@@ -57,40 +68,59 @@ DTYPES = ("float32", "bfloat16")
     metavar="NAME",
     help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
 )
-@optimized("adamw")
-@defaulted(
+@optimizer_option("adamw")
+@option_with_default(
     "--parameterization",
     "names",
     multiple=True,
     default=("mup", "sp"),
     type=Name("parameterization", PARAMETERIZATIONS),
     metavar="NAME",
-    help="Repeatable: the plans mup and mssp, and sp, the model's own values with one rate for all, the control.",
+    help="mup or mssp (plans), or sp, the control: the model's own values with one rate for all (repeatable).",
 )
 @click.option("--base", metavar="SIZES", help="The size that is tuned, such as N=32,N_e=64,M=4,K=2.")
 @click.option("--widths", metavar="N,N,...", help="Values of N, the base's first; N_e grows along.  [default: 1,2,4 N]")
-@click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Instead of --widths, repeatable: any sizes.")
+@click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Any sizes, instead of --widths (repeatable).")
 @click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the rates.  [default: -10,-5]")
-@defaulted(
-    "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per size while its optimum is on the edge."
+@option_with_default(
+    "--extend",
+    default=4,
+    type=Count(0, limits.RATES),
+    help="Maximum number of rates to add per size if the best one is at the edge.",
 )
-@defaulted("--seeds", default=2, type=Count(1, limits.SEEDS), help="Runs of every point; a verdict needs four.")
-@defaulted("--steps", default=150, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
-@click.option("--rate", "rates", multiple=True, metavar="PATTERN=FACTOR", help='Repeatable, such as "*embed*=2".')
+@option_with_default(
+    "--seeds", default=2, type=Count(1, limits.SEEDS), help="Runs of every point; a verdict needs four."
+)
+@option_with_default("--steps", default=150, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    metavar="PATTERN=FACTOR",
+    help='Factor on the rate of some parameters, such as "*embed*=2" (repeatable).',
+)
 @click.option("--decay", metavar="NUMBER", help="Weight decay at the base; rate times decay is the same at every size.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, of the data: batch=32.")
-@defaulted("--dtype", type=Name("dtype", DTYPES), default="float32", metavar="NAME", help="float32 or bfloat16.")
-@click.option("--plot", type=PathType(), metavar="FILE.png", help="Draw loss against rate, too.")
-@options(POOL, RESUME)
-@printed()
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the data, such as batch=32 (repeatable).",
+)
+@option_with_default(
+    "--dtype", type=Name("dtype", DTYPES), default="float32", metavar="NAME", help="float32 or bfloat16."
+)
+@click.option("--plot", type=PathType(), metavar="FILE.png", help="Also plot loss against rate.")
+@combine_options(POOL, RESUME)
+@prints_answer()
 def command(**given: Any) -> tuple[Answer, int]:
-    """Train a model at several sizes and rates, and say whether the best rate of the smallest stays the best.
+    """Train a model at several sizes and rates, and judge whether the best rate of the smallest stays the best.
 
-    Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
-    them (sp), derived parameterizations transfer only where the control is seen to drift.
+    Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. If the negative control (sp) is
+    trained, too, a derived parameterization can only be found to transfer if the control drifts.
     """
-    grid, rates = _grid(given["grid"] or "-10,-5"), _rates(given["rates"])
-    decay = 0.0 if given["decay"] is None else positive("weight decay", given["decay"])
+    grid, rates = _parse_grid(given["grid"] or "-10,-5"), _parse_rates(given["rates"])
+    decay = 0.0 if given["decay"] is None else parse_positive("weight decay", given["decay"])
     if given["plot"] is not None:
         if given["plot"].suffix.lower() != ".png":
             raise UsageError(f"--plot draws a PNG; give FILE.png, not {given['plot']}")
@@ -105,50 +135,56 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.studies.transfer import Course, check_memory, points, transfer
 
     model = Model(given["model"])
-    sizes = sizes_of(model.base, given["base"], given["widths"], given["sizes"])
+    sizes = choose_sizes(model.base, given["base"], given["widths"], given["sizes"])
     smallest = model.build(sizes[0], 0)
     name = given["data"] or ("text" if any(isinstance(x, nn.Embedding) for x in smallest.modules()) else "digits")
     data, settings = load(name, given["settings"]), given["settings"]
     loss(smallest, *data.batch(0, 0, "cpu"), name)  # fail before the long part
     how = How(model.name, name, settings, data.digest, given["steps"], given["dtype"], decay)
     asked = points(model, list(dict.fromkeys(given["names"])), given["optimizer"], sizes, rates)
-    store = kept(given["resume"])
-    with store.alone(), pool(given) as workers:
+    store = open_store(given["resume"])
+    with store.alone(), open_pool(given) as workers:
         check_memory(workers.free, asked[-1])
-        with resumable(given["resume"]), progress() as watch:
+        with explain_interrupts(given["resume"]), show_progress() as watch:
             course = Course(how, range(given["seeds"]), workers, watch, store)
             result = transfer(course, data, given["optimizer"], asked, grid, given["extend"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     if given["plot"] is not None:
-        _draw(given["plot"], record)
+        _draw_picture(given["plot"], record)
     return replace(document, record=record), result.exit_code
 
 
-def _draw(path: Path, record: Mapping[str, Any]) -> None:
+def _draw_picture(path: Path, record: Mapping[str, Any]) -> None:
     from scaling_algebra.verify.studies.figures import draw
 
     draw("rates", path, [record], [""])
 
 
-def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
-    """The base and all sizes after it.
+def choose_sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
+    """Returns the base, followed by the other sizes.
+
+    Args:
+        usual: default sizes of the model.
+        base: value of --base.
+        widths: value of --widths.
+        sizes: values of --size.
 
     Raises:
-        UsageError: widths that are not multiples, or not increasing; both widths and sizes.
+        UsageError: widths that are not increasing or not multiples of the base, or both widths and sizes.
     """
-    own = _read(base, "base") if base else {}
+    own = _read_given_sizes(base, "base") if base else {}
     first = {**usual, **own}
     if unknown := next((axis for axis in first if axis not in usual), None):
         raise UsageError(f"the base has {unknown}, and the model has {', '.join(usual)}; leave it out")
     if sizes:
         if widths:
             raise UsageError("--size says sizes whole; leave out --widths")
-        return [first, *({**first, **_read(text, "size")} for text in sizes)]
+        return [first, *({**first, **_read_given_sizes(text, "size")} for text in sizes)]
     if "N" not in first:
         raise UsageError(f"the model has {', '.join(first)} and no N; give --size instead of --widths")
     n = first["N"]
-    values = integers("widths", widths) if widths else [n, 2 * n, 4 * n]
+    values = parse_integers("widths", widths) if widths else [n, 2 * n, 4 * n]
     if values[0] != n and "N" in own:
         values = [n, *values]
     if any(a >= b for a, b in pairwise(values)):
@@ -162,17 +198,19 @@ def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[st
     return grown
 
 
-def _read(text: str, label: str) -> dict[str, int]:
-    """Sizes as they are said: without K where it is not."""
+def _read_given_sizes(text: str, label: str) -> dict[str, int]:
+    """Reads sizes, with only the axes that the text names (no default for K)."""
     return {axis: n for axis, n in read_sizes(text, label).items() if f"{axis}=" in text.replace(" ", "")}
 
 
-def _rates(texts: tuple[str, ...]) -> dict[str, float]:
-    return {name: positive(f"factor of {name}", x) for name, x in pairs("--rate", texts, "*embed*=2").items()}
+def _parse_rates(texts: tuple[str, ...]) -> dict[str, float]:
+    return {
+        name: parse_positive(f"factor of {name}", x) for name, x in parse_pairs("--rate", texts, "*embed*=2").items()
+    }
 
 
-def _grid(text: str) -> list[float]:
-    rates = reals("grid", text)
+def _parse_grid(text: str) -> list[float]:
+    rates = parse_reals("grid", text)
     if len(rates) in (2, 3):
         first, last, spacing = (*rates, 1.0)[:3]
         if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:

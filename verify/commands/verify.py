@@ -1,8 +1,7 @@
-"""``scalecalc verify``: predict with the engine, measure with torch, compare.
+"""``scalecalc verify``: predicts exponents with the engine, measures them with torch, and compares.
 
-Help needs neither torch nor numpy; wrong usage is seen before torch is loaded.
-Read next: ``campaigns/plans.py`` (what is run), ``campaigns/session.py`` (runs it), ``reports/output.py`` (what is
-written).
+Neither --help nor an error in the arguments needs torch.
+Read next: ``campaigns/plans.py`` (what is run), ``campaigns/session.py`` (runs it), ``reports/output.py`` (writes it).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from scaling_algebra.commands.options import (
     Name,
     PathType,
     Verb,
-    chosen,
-    completing,
-    examples,
-    parameterization,
-    traced,
+    choose_network,
+    complete_names,
+    find_traced,
+    format_examples,
+    parameterization_option,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
@@ -40,15 +39,15 @@ from scaling_algebra.verify.campaigns import campaigns
 from .shared import (
     POOL,
     REPORTING,
-    defaulted,
-    finish,
-    in_bytes,
-    integers,
-    place,
-    pool,
-    required_share,
-    resumable,
-    runs_of,
+    choose_place,
+    explain_interrupts,
+    finish_run,
+    open_pool,
+    option_with_default,
+    parse_bytes,
+    parse_integers,
+    parse_share,
+    read_runs,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     "verify",
     cls=Verb,
     forms={"--merge": ("One report of what several folders hold.", "scaling_algebra.verify.commands.report")},
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
         "scalecalc verify --regime I --optimizer sgd --all -o rows.md",
@@ -68,13 +67,13 @@ if TYPE_CHECKING:
     ),
 )
 @WHERE
-@parameterization()
+@parameterization_option()
 @READOUT_INIT
 @GIVEN
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
-    **completing(campaigns),
+    **complete_names(campaigns),
     help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
 )
 @click.option(
@@ -88,7 +87,7 @@ if TYPE_CHECKING:
 )
 @MODEL
 @POOL
-@defaulted("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
+@option_with_default("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
 @click.option(
     "--seeds",
@@ -96,7 +95,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Replicas at every size; default: more where they are cheap.",
 )
-@defaulted(
+@option_with_default(
     "--steps", type=Count(0, limits.STEPS), default=2, metavar="T", help="Optimizer steps; the first 3 are predicted."
 )
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")
@@ -112,8 +111,8 @@ if TYPE_CHECKING:
     "--planted",
     multiple=True,
     metavar="NAME=POWER",
-    help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); what is predicted stays. A rate that is "
-    "too large is to be refuted; one that is too small may be INCONCLUSIVE.",
+    help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); the prediction does not "
+    "change. A rate that is too large should be refuted; one that is too small may be INCONCLUSIVE.",
 )
 @click.option("--shard", metavar="I/N", help="Measure the I-th of N parts only, without a report; --merge joins them.")
 @REPORTING
@@ -125,34 +124,36 @@ if TYPE_CHECKING:
     help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
     "(ending .json, .md, ...) instead of stdout.",
 )
-@click.option("--resume", type=PathType(), metavar="DIR", help="Go on with an interrupted -o DIR.")
+@click.option(
+    "--resume", type=PathType(), metavar="DIR", help="Continue an interrupted run that was started with -o DIR."
+)
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 
     The standard parameterization (--parameterization sp) is predicted by the same engine.
 
-    Exit codes: 0 if at least four in five (--require) of the exponents that are not predicted to be exactly zero agree,
-    none is refuted and every gate passes; 1 if one is refuted, such as a predicted zero that is not zero; 3 if fewer
-    agree, or a gate fails, so that the run proves nothing. With --claim only the claims are judged, by the same rule.
-    2 wrong usage; 130 interrupted: what was measured is kept and reported, and proves nothing.
+    Exit codes: 0 at least four in five (--require) of the exponents not predicted to be exactly zero agree, none is
+    refuted and every gate passes; 1 one is refuted, for example a predicted zero that is not zero; 2 wrong usage; 3
+    fewer agree, or a gate fails, so the run proves nothing; 130 interrupted: what was measured is kept and reported,
+    but proves nothing. With --claim only the claims are judged, by the same rule.
     """
     options = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
     resume: Path | None = given["resume"]
-    folder, file = place(resume or given["output"], given["form"])
-    required = required_share(given["require"])
+    folder, file = choose_place(resume or given["output"], given["form"])
+    required = parse_share(given["require"])
 
     from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
-    most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
+    most = None if given["max_memory"] is None else parse_bytes(given["max_memory"])
     _check_combination(options)
     plan = {} if resume is None else read_plan(resume)
-    jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
-    shard = read_shard(plan.get("shard") or given["shard"])
+    jobs, claims, command_line = read_runs(plan) if resume is not None else (*_read_request(given), _get_command_line())
+    shard = parse_shard(plan.get("shard") or given["shard"])
     if shard != WHOLE and folder is None:
         raise UsageError("--shard i/n needs -o DIR")
     record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
-    record |= {"shard": _shown(shard)} if shard != WHOLE else {}
+    record |= {"shard": _format_shard(shard)} if shard != WHOLE else {}
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
@@ -160,7 +161,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
     store = Store(*[folder] if folder else [])
-    with store.alone(), pool(given, most) as workers:
+    with store.alone(), open_pool(given, most) as workers:
         session = Session(store, workers, shard)
         if resume is not None:
             session.check_stored(jobs)
@@ -168,24 +169,26 @@ def command(ctx: click.Context, /, **given: Any) -> int:
                 click.echo(f"scalecalc: warning: {changes}", err=True)
         session.check(jobs)
         if store.damaged:
-            click.echo(f"scalecalc: warning: damaged rows, which are measured again: {len(store.damaged)}", err=True)
+            click.echo(
+                f"scalecalc: warning: {len(store.damaged)} stored rows are damaged and are measured again", err=True
+            )
         if folder is not None:
             write_plan(folder, {**record, "runs": [run.as_json() for run in jobs]}, resume is not None)
         if any(bounded(job.configuration.network) for job in jobs):
             click.echo(f"scalecalc: {OWN}", err=True)
-        with resumable(folder, how):
+        with explain_interrupts(folder, how):
             session.perform(jobs)
     if session.interrupted:
         click.echo(f"scalecalc: interrupted; {how}", err=True)
     if shard != WHOLE:
-        click.echo(f"shard {_shown(shard)} is in {folder}; merge all with: scalecalc verify --merge DIR...")
+        click.echo(f"shard {_format_shard(shard)} is in {folder}; merge all with: scalecalc verify --merge DIR...")
         return 130 if session.interrupted else 3 if session.failed else 0
     judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
-    return finish(judged, command_line, folder, file, given["form"], given["every"])
+    return finish_run(judged, command_line, folder, file, given["form"], given["every"])
 
 
-def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
-    """The runs and claims that the options name."""
+def _read_request(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
+    """Returns the runs and claims that the options ask for."""
     from scaling_algebra.verify.campaigns.plans import Effort, job, load
     from scaling_algebra.verify.judging.claims import Claim
 
@@ -193,11 +196,11 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
         return load(given["campaign"]), []
     claims = [Claim.parse(text) for text in given["claims"]]
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
-    where["network"] = chosen(given["architecture"], given["network"]) or MOE_BLOCK
-    if traced() is not None and given["ray"] is None and given["regime"] is None:
-        where["ray"] = traced().ray
+    where["network"] = choose_network(given["architecture"], given["network"]) or MOE_BLOCK
+    if find_traced() is not None and given["ray"] is None and given["regime"] is None:
+        where["ray"] = find_traced().ray
     configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
-    sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
+    sizes = None if given["sizes"] is None else parse_integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
     for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
@@ -209,10 +212,10 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
 
 
 OWN = (
-    "a network of your own: it trains first; then a bounded amount of work goes into predictions, of claims without "
-    "bound, and what that leaves undecided is held against the demands alone"
+    "for your own network, training runs first, then predictions get a limited work budget (claims: no limit); "
+    "undecided quantities are only compared with the demands"
 )
-"""Said before training."""
+"""Printed before training."""
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
 _WHAT |= {"given", "planted", "sizes", "seeds", "steps", "dtype", "claims"}
 
@@ -226,18 +229,18 @@ def _check_combination(given: set[str]) -> None:
 
 WHOLE = (1, 1)
 WHERE_DONE = {"-o", "--output", "--workers", "--scheduler", "--shard"}
-"""Options that do not change what is measured, each with a value."""
+"""Options (each with a value) that do not change what is measured."""
 
 
-def read_shard(text: str | None) -> tuple[int, int]:
-    """``2/8``: the second of eight parts.
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """Reads a shard such as ``2/8``, the second of eight parts.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is anything else.
     """
     part, _, parts = (text or "1/1").partition("/")
     try:
-        shard = limits.whole(part), limits.whole(parts)
+        shard = limits.parse_integer(part), limits.parse_integer(parts)
     except ValueError:
         shard = 0, 0
     if not 1 <= shard[0] <= shard[1] <= limits.SIZE:
@@ -245,12 +248,12 @@ def read_shard(text: str | None) -> tuple[int, int]:
     return shard
 
 
-def _shown(shard: tuple[int, int]) -> str:
+def _format_shard(shard: tuple[int, int]) -> str:
     return "{}/{}".format(*shard)
 
 
-def _command() -> str:
-    """The command line, but for where it is done and kept: the same report whoever measures."""
+def _get_command_line() -> str:
+    """Returns the command line without the options in ``WHERE_DONE``, so that the report does not depend on them."""
     words, told = iter(sys.argv[1:]), []
     for word in words:
         if word in WHERE_DONE:

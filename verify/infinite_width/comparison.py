@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
+from scaling_algebra.verify.judging.fit import Fit, Verdict, fit_exponent, judge_exponent, round_for_json
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.sizes import dims_at, elements
-from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .course import Computed, Descent
@@ -32,7 +32,7 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
         Arrays (replicas, updates, samples, *indices) by name.
     """
     d, dims = course.derivation, dims_at(course.derivation.ray, n)
-    model = TorchNetwork(d.network, Draw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
+    model = TorchNetwork(d.network, ReplicaDraw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
     optimizer = model.optimizer(d.optimizer)
     with torch.no_grad():
         for role, parameter in model.weights.items():
@@ -89,9 +89,17 @@ class Compared:
     verdict: Verdict
 
     def as_json(self) -> dict[str, Any]:
-        slope = {"slope": number(self.slope.slope), "ci": [number(self.slope.low), number(self.slope.high)]}
+        slope = {
+            "slope": round_for_json(self.slope.slope),
+            "ci": [round_for_json(self.slope.low), round_for_json(self.slope.high)],
+        }
         means = [x.tolist() for x in self.means]
-        head = {"sizes": list(self.sizes), "means": means, "error": number(self.error), "scale": number(self.scale)}
+        head = {
+            "sizes": list(self.sizes),
+            "means": means,
+            "error": round_for_json(self.error),
+            "scale": round_for_json(self.scale),
+        }
         return {**head, **slope, "verdict": str(self.verdict)}
 
 
@@ -114,7 +122,7 @@ def compared(
     for name in sorted(runs[0], key=lambda x: x != course.derivation.network.output) if steps else ():
         limit = np.array([[s.signals[name] for s in row] for row in t.states])
         apart = [run[name] - limit for run in runs]
-        slope = fit(sizes, [np.sqrt((x**2).reshape(len(x), -1).mean(1)) for x in apart])
+        slope = fit_exponent(sizes, [np.sqrt((x**2).reshape(len(x), -1).mean(1)) for x in apart])
         verdict = judge_exponent(slope, Fraction(-1, 2), Fraction(1, 2))
         means = tuple(run[name].mean(0) for run in runs)
         error, scale = float(np.abs(means[-1] - limit).max()), float(np.abs(limit).max())

@@ -7,7 +7,7 @@ import torch
 
 from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.verify.networks.torch_network import applied, entrywise, selected
+from scaling_algebra.verify.networks.torch_network import apply_function, count_selected, find_torch_function
 
 from .vectors import NotCovered, Values
 
@@ -17,7 +17,7 @@ MARGIN = 0.05
 
 def value_of(kind: FunctionKind, x: Values) -> Values:
     """Evaluates a function entry by entry."""
-    found: Values = entrywise(kind)(torch.tensor(np.asarray(x, np.float64))).numpy()
+    found: Values = find_torch_function(kind)(torch.tensor(np.asarray(x, np.float64))).numpy()
     return found
 
 
@@ -25,7 +25,7 @@ def slope_of(kind: FunctionKind, x: Values) -> Values:
     """Evaluates the derivative of a function entry by entry."""
     with torch.enable_grad():
         at = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
-        (found,) = torch.autograd.grad(entrywise(kind)(at).sum(), at)
+        (found,) = torch.autograd.grad(find_torch_function(kind)(at).sum(), at)
     slopes: Values = found.numpy()
     return slopes
 
@@ -46,11 +46,11 @@ def numbers_of(s: Function, letters: str, x: Values, above: Values | None = None
     at = torch.tensor(x, requires_grad=above is not None)
     if s.kind.selects:
         ordered = at.detach().movedim(letters.index(s.over), -1).sort(descending=True).values
-        k = selected(ordered.shape[-1])
+        k = count_selected(ordered.shape[-1])
         if bool((ordered[..., k - 1 : k] - ordered[..., k : k + 1] < MARGIN).any()):
             raise NotCovered(f"{s.out} selects among what is alike: fluctuations of finite networks choose")
     with torch.set_grad_enabled(above is not None):
-        found = applied(s, letters, at[None])[0]
+        found = apply_function(s, letters, at[None])[0]
     if above is not None:
         (found,) = torch.autograd.grad(found, at, torch.tensor(above))
         found = torch.where(found.abs() > 1e-14 * np.abs(above).max(initial=0), found, 0.0)

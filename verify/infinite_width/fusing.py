@@ -32,7 +32,7 @@ def fused(network: Network, growing: frozenset[str]) -> Network:
             if any(x in reader.letters for x in s.letters if x not in letters):
                 continue
             factors = tuple(x for x in reader.factors if x is not use)
-            own = [x.renamed(names) for x in (s.tensor, *s.factors)]
+            own = [x.rename_indices(names) for x in (s.tensor, *s.factors)]
             multipliers = (*s.multipliers, *reader.multipliers)
             left[out.out] = Product(out.out, (*factors, *own[1:]), own[0], multipliers)
             del left[s.out]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
-from scaling_algebra.errors import amount
-from scaling_algebra.verify.judging.fit import Verdict, number
-from scaling_algebra.verify.judging.presentation import interval, signed
+from scaling_algebra.errors import count_noun
+from scaling_algebra.verify.judging.fit import Verdict, round_for_json
+from scaling_algebra.verify.judging.presentation import format_interval, format_signed
 
 from .course import SETS, Computed
 from .vectors import Values
@@ -37,7 +37,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         header = ("trained", largest, "of", "deviation falls as n^", "interval", "verdict")
         found = []
         for c in compared.values():
-            slope = signed(c.slope.slope), interval(c.slope.low, c.slope.high)
+            slope = format_signed(c.slope.slope), format_interval(c.slope.low, c.slope.high)
             found.append((c.name, f"{c.error:.4f}", f"{c.scale:.4f}", *slope, c.verdict))
         blocks.append(Grid.of(header, found))
     lines = ["d NAME: gradient of f; |NAME|: root-mean-square of the entries, of experts that are alike of one"]
@@ -45,7 +45,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         lines.append(
             f"expectations are sampled: f is known to {t.error:.1g}, its standard error over {SETS} sets of samples"
         )
-    after = f" after {amount(steps - 1, 'update')}" if steps else ""
+    after = f" after {count_noun(steps - 1, 'update')}" if steps else ""
     lines += [f"undecided{after}: {t.why}"] if t.why else []
     if compared:
         lines.append(
@@ -59,9 +59,9 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         "steps": course.steps,
         "samples": len(course.inputs),
         "lr": course.lr,
-        "limit": {name: [number(x) for x in values] for name, values in named.items()},
+        "limit": {name: [round_for_json(x) for x in values] for name, values in named.items()},
         "undecided": t.why or None,
-        "error": number(t.error),
+        "error": round_for_json(t.error),
         "trained": {name: c.as_json() for name, c in compared.items()},
     }
     return Document((*blocks, Lines.of(*lines)), record)

@@ -23,9 +23,9 @@ from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum, Tensor
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
-from scaling_algebra.verify.networks.replicas import Draw, sample
+from scaling_algebra.verify.networks.replicas import ReplicaDraw, sample_input
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
-from scaling_algebra.verify.networks.steppers import assembled, group, stepper
+from scaling_algebra.verify.networks.steppers import build_group, build_optimizer, find_stepper
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .functions import numbers_of, slope_of, value_of
@@ -190,20 +190,26 @@ class Limit:
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in rules:
-            stepper(rule)  # there is such a class
+            find_stepper(rule)  # there is such a class
         for rule in self.normalised:
-            if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
+            if (
+                rule.normalises != "entry"
+                or rule.untrained
+                or rule.acts_on_matrices
+                or rule.relative
+                or rule.decoupled_decay
+            ):
                 raise UsageError(
                     f"the optimizer is {rule.name}: the limit is computed of steps of entries without weight decay; "
                     "give sgd, momentum, adam, rmsprop or signsgd"
                 )
-            if rule.signs and len(scalars) > 1:
+            if rule.is_sign and len(scalars) > 1:
                 raise UsageError(
                     f"{rule.name} without an epsilon normalises the noise of the gradient at {scalars[0]}: no limit is "
                     "computed; give adam or rmsprop with --epsilon derived"
                 )
         for rule in rules:
-            numbers = assembled([group(rule, Parameter(torch.zeros(1)), 1.0, 1.0, 0.0)]).param_groups[0]
+            numbers = build_optimizer([build_group(rule, Parameter(torch.zeros(1)), 1.0, 1.0, 0.0)]).param_groups[0]
             for option in OPTIONS if rule not in self.normalised else OPTIONS[:1]:
                 if value := numbers.get(option):
                     has, none = ("true", "false") if value is True else (value, 0)
@@ -497,7 +503,7 @@ def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
         raise UsageError(
             f"the constant {name} has the index {min(grow)}, which grows: its limit is not computed; {INSTEAD}"
         )
-    return Leading(letters, "", sample(network, sizes, Draw({}, [0], [0]), name).numpy())
+    return Leading(letters, "", sample_input(network, sizes, ReplicaDraw({}, [0], [0]), name).numpy())
 
 
 def _check_limit(name: str, q: Leading) -> None:

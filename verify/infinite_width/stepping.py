@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.verify.networks.steppers import assembled, group
+from scaling_algebra.verify.networks.steppers import build_group, build_optimizer
 
 from .contraction import NONE, Leading
 from .vectors import NotCovered
@@ -47,7 +47,7 @@ class Stepped:
         power of n)."""
         values = torch.nn.Parameter(torch.zeros(*zero.values.shape, dtype=torch.float64))
         eps, level = epsilon if rule.epsilon and epsilon else (0.0, None)
-        return cls(rule, values, assembled([group(rule, values, rate[0], eps, 0.0)]), zero, rate[1], level)
+        return cls(rule, values, build_optimizer([build_group(rule, values, rate[0], eps, 0.0)]), zero, rate[1], level)
 
     def step(self, gradient: Leading, name: str) -> None:
         """Adds one step.

@@ -1,8 +1,8 @@
-"""Places where a function is not its polynomial yet: its argument is larger than one at the sizes measured.
+"""Detects functions whose argument is too large for their polynomial approximation at the measured sizes.
 
-The engine reads a function as a polynomial, whose powers are sizes of n. A gate with an argument of 20 has no slope,
-and one whose argument moves by 3 moves by its whole range, so that what it passes on and what is behind it do not scale
-as at larger sizes or with smaller constants. Such a row can agree, but it refutes nothing.
+The engine replaces a function by a polynomial, whose powers have sizes in n. But a gate with an argument of 20 has no
+slope, and if its argument moves by 3, it moves by its whole range. Then its output, and all that depends on it, does
+not scale as it does at larger sizes or with smaller constants. Such a row may agree, but it refutes nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from scaling_algebra.spec.networks.language import Network
 from .measurement import Measurement, Prediction
 
 FALLING, LASTING = 1.0, 10.0
-"""Root-mean-square up to which a function counts as its polynomial: of an argument that is predicted to fall with n, so
-that at larger sizes it will be; and of one that is not: at 10 the slope of a sigmoid is 5e-5."""
+"""Largest rms of an argument for which a function counts as its polynomial: if the argument is predicted to fall
+with n, and if it is not (at 10 the slope of a sigmoid is 5e-5)."""
 
 
-def beyond(m: Measurement, network: Network, prediction: Prediction, quantity: str, step: int) -> str:
-    """The function behind a quantity whose argument is beyond the limit at some size; empty if there is none.
+def find_large_argument(m: Measurement, network: Network, prediction: Prediction, quantity: str, step: int) -> str:
+    """Returns a sentence on a function that affects a quantity and whose argument is too large at some size; "" if none
+    is.
 
-    What is computed before the function depends on it by the updates of earlier steps only.
+    Quantities computed before the function depend on it only through the updates of earlier steps.
     """
     order = {s.out: k for k, s in enumerate(network.statements)}
     at = order.get(quantity.partition(".")[0], len(order))

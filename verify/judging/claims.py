@@ -1,4 +1,4 @@
-"""Claims a user wants measured, such as ``h3.A2.2@2=-1/2``."""
+"""Claims to be measured, such as ``h3.A2.2@2=-1/2``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra import limits
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.dynamics.quantities import inner_product
-from scaling_algebra.errors import UsageError, amount, shown, unknown_name
+from scaling_algebra.errors import UsageError, count_noun, quote_value, unknown_name
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody's exponent for a quantity.
+    """A claimed exponent of a quantity.
 
     Attributes:
         quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
-        step: updates done; None claims every step at which the quantity is not exactly zero.
-        exponent: of n; None claims exactly zero.
+        step: number of updates done; None for every step at which the quantity is not exactly zero.
+        exponent: of n; None for exactly zero.
     """
 
     quantity: str
@@ -28,26 +28,29 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.quantity, str) and self.quantity):
-            raise UsageError(f"a claim about {shown(self.quantity)}; give the name of a quantity")
+            raise UsageError(f"a claim about {quote_value(self.quantity)}; give the name of a quantity")
         if self.step is not None and not (isinstance(self.step, int) and self.step >= 0):
-            raise UsageError(f"the claim about {self.quantity} has step {shown(self.step)}; give a number, 0 or more")
+            raise UsageError(
+                f"the claim about {self.quantity} has step {quote_value(self.step)}; give a number, 0 or more"
+            )
         if not isinstance(self.exponent, Fraction | int | None):
-            raise UsageError(f"the claim about {self.quantity} has exponent {shown(self.exponent)}; give a Fraction")
+            raise UsageError(
+                f"the claim about {self.quantity} has exponent {quote_value(self.exponent)}; give a Fraction"
+            )
 
     def __str__(self) -> str:
         at = "" if self.step is None else f"@{self.step}"
         return f"{self.quantity}{at}={'zero' if self.exponent is None else self.exponent}"
 
     @classmethod
-    @checked
+    @check_arguments
     def parse(cls, text: str) -> Claim:
-        """``quantity[@step]=exponent``; the exponent is a rational, or ``zero``.
+        """Reads ``quantity[@step]=exponent``, where the exponent is a rational or ``zero``.
 
         Raises:
-            UsageError: not of that form.
+            UsageError: the text has another form.
 
-        >>> Claim.parse("h3.A2.2@2=-1/2")
-        Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
+        >>> Claim.parse("h3.A2.2@2=-1/2") Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
         """
         name, equals, number = (s.strip() for s in text.partition("="))
         product, _, rest = name.rpartition(">")  # the steps inside an inner product <A@s, B@t> are its own
@@ -57,14 +60,14 @@ class Claim:
         if not (equals and quantity and number):
             raise UsageError(f"cannot read the claim {text!r}; write quantity@step=exponent, such as h3.A2.2@2=-1/2")
         try:
-            step = limits.update(when) if at else None
+            step = limits.parse_update(when) if at else None
         except ValueError:
             raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more") from None
         if number == "zero":
             exponent = None
         else:
             try:
-                exponent = limits.rational(number)
+                exponent = limits.parse_rational(number)
             except ValueError as error:
                 raise UsageError(
                     f"the claim {text!r} has exponent {number!r}, {error}; give a rational such as -1/2, or zero"
@@ -76,7 +79,7 @@ class Claim:
         inside = [step for _, step in inner_product(self.quantity)]
         for step in (self.step, *inside):
             if step is not None and step > steps:
-                all_run = f"{amount(steps, 'step')} {'is' if steps == 1 else 'are'} run"
+                all_run = f"{count_noun(steps, 'step')} {'is' if steps == 1 else 'are'} run"
                 raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {all_run}")
 
     def check(self, measured: Iterable[str], steps: int) -> None:

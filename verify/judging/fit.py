@@ -1,9 +1,9 @@
-"""Slopes, intervals and verdicts: pure functions on numbers, nothing about networks.
+"""Fits exponents to measured sizes and judges them: pure functions on numbers.
 
-A quantity is measured as one root-mean-square per seed at every size; its exponent is the slope of log2(rms over
-seeds) against log2(n). The interval is a bootstrap over seeds (95 %, or more where the data are looked at repeatedly),
-widened until it covers the slope of the larger half of the sizes: a law that still bends at the sizes measured gets a
-wide interval, not a confident wrong number.
+A quantity is measured as one root mean square per seed at every size; its exponent is the slope of log2(rms over seeds)
+against log2(n). The interval is a bootstrap over seeds (95 %, or more where the data are looked at repeatedly), widened
+until it contains the slope of the larger half of the sizes: a law that still bends at the measured sizes gets a wide
+interval, not a confident wrong number.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from .regions import Acceptance
 from .regions import Verdict as Verdict
 from .resampling import LEVEL as LEVEL
 from .resampling import Array as Array
-from .resampling import resampled, slope_weights
+from .resampling import compute_slope_weights, estimate_by_bootstrap
 
 Means = tuple[tuple[float, ...], tuple[float, ...]]
-"""log2 of the root-mean-square over seeds at every size, and its standard errors."""
+"""log2 of the rms over seeds at every size, and its standard errors."""
 
 MIN_SIZES, MIN_SEEDS = 3, 4
-"""Fewer prove nothing: the verdict is INCONCLUSIVE."""
+"""With fewer sizes or seeds, the verdict is INCONCLUSIVE."""
 
 DRIFT = 0.1
-"""Finite-size drift of a slope that still counts as agreement."""
+"""A slope within this finite-size drift of its prediction still agrees."""
 
 OVERFLOWS = "not finite at n = {}; smaller learning rates or constants"
 VANISHES = "zero to rounding at n = {} alone, so that there is no slope; take other sizes"
-"""Why values have no slope."""
+"""Reasons why values have no slope."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,16 @@ class Fit:
     Attributes:
         slope: least squares through all sizes; NaN if it cannot be fitted.
         se: bootstrap standard error of the slope.
-        low, high: interval (see the module text).
-        trend: where the slope goes if its bend from all sizes to the larger half goes on once more.
-        reach: slope of the parabola through the larger half, that range beyond the largest size, where its bend exceeds
-            two standard errors; else the slope of that half.
-        zero: every value is exactly zero.
-        sizes, seeds: sizes used, and the fewest seeds at any of them.
-        bends: the slope of the larger half lies outside the bootstrap interval.
-        unfit: why there is no slope; empty where there is one, or every value is zero.
+        low: lower end of the interval (see the module's docstring).
+        high: upper end of the interval.
+        trend: slope of the larger half, extrapolated by its difference from the slope through all sizes.
+        reach: slope extrapolated beyond the largest size, by a parabola through the larger half, if its curvature
+            exceeds two standard errors; otherwise the slope of that half.
+        zero: whether every value is exactly zero.
+        sizes: number of sizes.
+        seeds: the fewest seeds at any size.
+        bends: whether the slope of the larger half lies outside the bootstrap interval.
+        unfit: why there is no slope; empty if there is one, or every value is zero.
     """
 
     slope: float
@@ -67,25 +69,28 @@ class Fit:
     def as_json(self) -> dict[str, Any]:
         return {
             "measured_zero": self.zero,
-            "slope": number(self.slope),
-            "se": number(self.se),
-            "ci": None if np.isnan(self.slope) else [number(self.low), number(self.high)],
+            "slope": round_for_json(self.slope),
+            "se": round_for_json(self.se),
+            "ci": None if np.isnan(self.slope) else [round_for_json(self.low), round_for_json(self.high)],
             "sizes": self.sizes,
             "seeds": self.seeds,
         }
 
 
-def number(x: float) -> float | None:
-    """For JSON, which has neither NaN nor infinity."""
+def round_for_json(x: float) -> float | None:
+    """Returns a number rounded to 6 digits; None for NaN and infinity, which JSON lacks."""
     return round(x, 6) if np.isfinite(x) else None
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL, typical: bool = False) -> Fit:
-    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval.
+def fit_exponent(n: Sequence[float], values: Sequence[Array], level: float = LEVEL, typical: bool = False) -> Fit:
+    """Fits the exponent of n in measured values.
 
     Args:
-        typical: of the geometric mean over seeds, which no single seed makes.
+        n: the sizes.
+        values: for every n, an array of root mean squares, one per seed.
+        level: confidence level of the interval.
+        typical: fit the geometric mean over seeds instead, which no single seed dominates.
     """
     seeds = min((len(v) for v in values), default=0)
     nan = float("nan")
@@ -99,18 +104,18 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL, typic
             return Fit(*(nan,) * 6, False, len(n), seeds, unfit=why.format(", ".join(at)))
     if typical:
         values = [np.broadcast_to(np.exp(np.log(s).mean() / 2), 1) for s in square]
-    y, errors = map(np.array, means(values))
-    upper, weights = len(n) // 2 if len(n) > MIN_SIZES else 0, slope_weights(n)
-    slope, bent = float(weights @ y), float(slope_weights(n[upper:]) @ y[upper:])
+    y, errors = map(np.array, compute_log_means(values))
+    upper, weights = len(n) // 2 if len(n) > MIN_SIZES else 0, compute_slope_weights(n)
+    slope, bent = float(weights @ y), float(compute_slope_weights(n[upper:]) @ y[upper:])
     samples = [np.log2(s) for s in square] if typical else square
     made = np.stack if typical else lambda drawn: np.log2(np.stack(drawn))
-    _, se, low, high = resampled(samples, lambda drawn: weights @ (0.5 * made(drawn)), level)
-    ends = min(bent, low), max(bent, high), 2 * bent - slope, _reach(n, y, errors, bent)
+    _, se, low, high = estimate_by_bootstrap(samples, lambda drawn: weights @ (0.5 * made(drawn)), level)
+    ends = min(bent, low), max(bent, high), 2 * bent - slope, _extrapolate_slope(n, y, errors, bent)
     return Fit(slope, se, *ends, False, len(n), seeds, not low <= bent <= high)
 
 
-def _reach(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
-    """See ``Fit``; the larger half has three sizes at least, which a parabola needs, and three pairs show a drift."""
+def _extrapolate_slope(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
+    """Returns ``Fit.reach``. A parabola needs three sizes, and a drift three local slopes."""
     if len(n) <= MIN_SIZES:
         return bent
     at = min(len(n) // 2, len(n) - 3)
@@ -121,8 +126,8 @@ def _reach(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def means(values: Sequence[Array]) -> Means:
-    """The points that a slope is fitted to, for pictures; NaN where every value is zero."""
+def compute_log_means(values: Sequence[Array]) -> Means:
+    """Returns the points that a slope is fitted to; NaN where every value is zero."""
     pairs = []
     for v in values:
         square = np.asarray(v, dtype=np.float64) ** 2
@@ -134,22 +139,28 @@ def means(values: Sequence[Array]) -> Means:
 
 
 ROUNDING = {"float64": 1e-13, "float32": 3e-5, "bfloat16": 0.05}
-"""Relative size below which a part is rounding of the whole: some hundred units in the last place (bfloat16: six)."""
+"""Relative size below which a part of a whole is rounding: some hundred units in the last place (bfloat16: six)."""
 
 
-def zeros_to_rounding(values: Array, scale: Array, dtype: str = "float64") -> Array:
-    """``values`` with everything below rounding of the quantity's own scale set to zero."""
+def zero_rounding(values: Array, scale: Array, dtype: str = "float64") -> Array:
+    """Returns ``values`` with everything below the rounding of ``scale`` set to zero."""
     return np.where(np.abs(values) <= ROUNDING[dtype] * scale, 0.0, values)
 
 
 def judge_exponent(
     measured: Fit, predicted: Fraction | None, spacing: Fraction = Fraction(1, 2), later: bool = False
 ) -> Verdict:
-    """Compares a fit with a predicted exponent (None: exactly zero).
+    """Compares a fit with a predicted exponent.
 
-    Exponents lie on a grid of this ``spacing``. AGREES: the interval, give or take ``DRIFT``, holds the prediction and
-    no neighbour of it on the grid. REFUTED: interval, trend and (``later``) reach lie to one side of the prediction,
-    farther than half a spacing and than half the width of the interval. Anything else is INCONCLUSIVE.
+    AGREES: the interval, up to ``DRIFT``, contains the prediction and no neighbour of it on the grid. REFUTED: the
+    interval, the trend and (with ``later``) the reach lie on one side of the prediction, farther away than half a
+    spacing and half the interval's width. INCONCLUSIVE: anything else.
+
+    Args:
+        measured: the fit.
+        predicted: the exponent; None for exactly zero.
+        spacing: exponents lie on a grid of this spacing.
+        later: whether the slope extrapolated to larger sizes must refute, too.
     """
     if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:
         return Verdict.INCONCLUSIVE

@@ -1,4 +1,5 @@
-"""Checks that make a pass mean something: where one fails nothing agrees, and what it cannot explain is refuted."""
+"""Gates: checks that a run must pass before agreement counts, with negative controls. A gate that fails turns
+agreement into INCONCLUSIVE; a refutation stays if it is larger than what the failure can explain."""
 
 from __future__ import annotations
 
@@ -9,23 +10,25 @@ from fractions import Fraction
 
 import numpy as np
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
-from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit, judge_exponent
+from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit_exponent, judge_exponent
 from .measurement import Measurement
 
 SPOILT = 0.1
-"""Relative difference between a run and the same replicas in float64 above which a number is called rounding."""
+"""A value whose relative difference from the same replica in float64 exceeds this is dominated by rounding."""
 
 
 @dataclass(frozen=True)
 class RunGate:
-    """A named check.
+    """A named check of a run.
 
     Attributes:
-        passed, detail: whether it passed, and what was seen.
-        explains: distance of a slope from its prediction that its failure may account for: all where the data are not
-            what they should be; none where the gate only asks whether a wrong exponent would be seen.
+        name: what is checked.
+        passed: whether it passed.
+        detail: what was seen.
+        explains: largest distance between a slope and its prediction that a failure of this gate can explain: infinite
+            if the data are not what they should be, 0 if the gate only tests whether a wrong exponent would be noticed.
     """
 
     name: str
@@ -37,14 +40,19 @@ class RunGate:
         return f"gate {'passed' if self.passed else 'FAILED'}: {self.name} ({self.detail})"
 
 
-def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
-    """The gates that need no prediction; exponents are multiples of ``spacing``."""
+def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
+    """Returns the gates that need no prediction.
+
+    Args:
+        m: the measurement.
+        spacing: exponents are multiples of this.
+    """
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
-    sizes, fewest = amount(len(m.sizes), "size"), f"{amount(seeds, 'seed')} at the size with fewest"
+    sizes, fewest = count_noun(len(m.sizes), "size"), f"{count_noun(seeds, 'seed')} at the size with fewest"
     checks = [
         RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{sizes}, at least {MIN_SIZES} needed"),
         RunGate("enough seeds", seeds >= MIN_SEEDS, f"{fewest}, at least {MIN_SEEDS} needed"),
-        _finite(m),
+        _check_finite(m),
     ]
     if m.logged:
         return checks
@@ -57,15 +65,20 @@ def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
         ),
         RunGate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
         *checks[2:],
-        *([_gradients(m)] if m.gradients else []),
-        _flat(m, spacing),
+        *([_check_gradients(m)] if m.gradients else []),
+        _check_flat_control(m, spacing),
     ]
 
 
-def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
-    """A wrong exponent would be seen: where a prediction agrees, the same data refute both its neighbours.
+def check_planted_exponents(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
+    """Checks that wrong exponents would be noticed: the data that agree with a prediction refute both of its
+    neighbours.
 
-    Fails: on fewer than a quarter of them (so little data could not tell), or if any neighbour agrees, too.
+    Fails: if fewer than a quarter of the neighbours are refuted (the data could not tell), or if one of them agrees.
+
+    Args:
+        fits: (fit, prediction) of every row that agrees.
+        spacing: distance to the neighbours.
     """
     name = "planted wrong exponents refuted"
     verdicts = [judge_exponent(f, p + sign * spacing, spacing) for f, p in fits for sign in (-1, 1)]
@@ -74,64 +87,68 @@ def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
     return RunGate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down", 0.0)
 
 
-def standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
-    """Standard parameterization, measured at the same sizes, does not follow the predictions of another one.
+def check_standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
+    """Checks that the standard parameterization, at the same sizes, does not follow the predictions for another one.
 
-    Fails: if it refutes fewer than one in twenty of them, which chance may do.
+    Fails: if fewer than one in twenty predictions are refuted, which may happen by chance.
     """
     refuted = list(verdicts).count(Verdict.REFUTED)
     detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
     return RunGate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail, 0.0)
 
 
-def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
-    """Quantities that rounding spoils, with the relative difference to float64 (median over seeds, worst size)."""
+def find_rounded(m: Measurement) -> dict[tuple[str, int], float]:
+    """Returns the quantities that rounding spoils: (name, step) -> relative difference from float64 (median over
+    seeds, worst size)."""
     spoilt = {}
     reference = replace(m, values=m.exact, environment={})
     for key in m.exact:
-        pairs = zip(m.cleaned(*key), reference.cleaned(*key), strict=True)
-        worst = max((_relative_difference(*pair) for pair in pairs), default=0.0)
+        pairs = zip(m.get_cleaned(*key), reference.get_cleaned(*key), strict=True)
+        worst = max((_compute_relative_difference(*pair) for pair in pairs), default=0.0)
         if not worst <= SPOILT:
             spoilt[key] = worst
     return spoilt
 
 
-def floor(m: Measurement) -> RunGate:
-    """Less precision than float64 leaves at least half of what is not zero above rounding."""
-    spoilt, present = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
+def check_floor(m: Measurement) -> RunGate:
+    """Checks, for a run in lower precision than float64, that rounding dominates at most half of the nonzero
+    quantities."""
+    spoilt, present = find_rounded(m), sum(any(v.any() for v in series) for series in m.exact.values())
     share = f"{len(spoilt)} of {present} numbers differ from float64 by more than {SPOILT:.0%}"
     detail = f"{m.environment.get('dtype')}: {share}, and do not count"
     return RunGate("above the numerical floor", 2 * len(spoilt) <= present, detail)
 
 
-def _relative_difference(values: Array, exact: Array) -> float:
+def _compute_relative_difference(values: Array, exact: Array) -> float:
+    """Returns the median over seeds of the relative difference from the exact values."""
     values = values[: len(exact)]
     with np.errstate(divide="ignore", invalid="ignore"):
         differences = np.where(values == exact, 0.0, np.abs(values / exact - 1))
     return float(np.median(differences))
 
 
-def _finite(m: Measurement) -> RunGate:
+def _check_finite(m: Measurement) -> RunGate:
+    """Checks that all measured values are finite."""
     bad = sorted({name for (name, _), series in m.values.items() if not all(np.isfinite(v).all() for v in series)})
     return RunGate(
         "measured values finite", bool(m.values) and not bad, "not finite: " + ", ".join(bad) if bad else "all"
     )
 
 
-def _gradients(m: Measurement) -> RunGate:
-    """Gradients are written by hand, part by part: their sum must be what autograd finds."""
+def _check_gradients(m: Measurement) -> RunGate:
+    """Checks the hand-written gradients, which are computed part by part, against autograd."""
     worst, bound = float(np.max(m.gradients)), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
     return RunGate(
         "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
     )
 
 
-def _flat(m: Measurement, spacing: Fraction) -> RunGate:
-    """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
+def _check_flat_control(m: Measurement, spacing: Fraction) -> RunGate:
+    """Checks that a control, the same pipeline with all dimensions fixed, shows no slope.
 
-    After one update and after the last the interval holds 0, give or take ``DRIFT``; after one, where tails are light,
-    it holds no other exponent: a wide one would hide a slope. Its failure explains slopes up to the largest in these
-    intervals.
+    After the first and the last update the interval must contain 0, up to ``DRIFT``. After the first, where tails are
+    light, it must contain no other exponent, since a wide interval would hide a slope. A failure explains slopes up to
+    the largest one in these intervals.
     """
     name, explains = "width-independent control flat", 0.0
     slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)
@@ -140,7 +157,7 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
             series = m.control.get((quantity, step), [])
             if series and not any(v.any() for v in series):
                 continue  # zero init
-            slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
+            slope = fit_exponent(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
             flat = slope.low <= DRIFT and slope.high >= -DRIFT
             wide = flat and step == first and not (-spacing < slope.low and slope.high < spacing)
             passed &= flat and not wide

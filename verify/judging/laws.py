@@ -1,7 +1,7 @@
-"""Laws fitted to runs: the parameters of a sum of powers, and the optimum that follows.
+"""Fits laws to runs: the parameters of a sum of powers, and the optimum that follows.
 
-A sum is fitted as Hoffmann et al. (2022) fit theirs: the log of the loss against a log-sum-exp of its terms, under a
-Huber loss, from several starts. Intervals are percentiles of fits to runs drawn again. Needs scipy, no torch.
+A sum is fitted as in Hoffmann et al. (2022): the log of the loss by the log-sum-exp of its terms, with a Huber loss,
+from several starting points. Intervals are percentiles over fits to resampled runs. Needs scipy, no torch.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ import sympy
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
-from scaling_algebra.errors import UsageError, amount
+from scaling_algebra.errors import UsageError, count_noun
 from scaling_algebra.laws.monomials import Expr, Posynomial, parameter
 
 from .regions import Acceptance, Verdict
 from .resampling import LEVEL, Array
 
 HUBER, RESAMPLES, STARTS = 1e-3, 200, (0.2, 0.5, 1.0)
-"""Width of the Huber loss in logs; fits to runs drawn again; powers that fits start from."""
+"""Width of the Huber loss in logs; number of resampled fits; initial values of powers."""
 LOSS, RATE = "loss", "lr"
-"""The columns of losses and of learning rates."""
+"""Names of the columns of losses and of learning rates."""
 FLOOR, MOST, CERTAIN, ALONG = "E", 60.0, 1e-9, 0.999
-"""The constant under every sum, the largest log of a constant, a slope that is rounding, and the correlation of logs
-from which two columns grow together."""
+"""Name of the constant term; largest log of a constant; relative size of a gradient that is rounding; and the
+correlation of logs above which two columns count as growing together."""
 FREE = 3
-"""Runs beyond the unknowns from which on runs drawn again show how far the numbers may lie."""
+"""Minimum number of runs beyond the number of unknowns for intervals by resampling."""
 Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Numbers with their intervals.
+    """Fitted numbers with their intervals.
 
     Attributes:
-        value, low, high: by name. residuals: log of the loss over the fitted one, by run.
-        misfit: what the numbers do not fit, in a line.
-        broken: verdicts that are not given, by number: those of a law that the runs do not follow.
+        value: by name.
+        low: lower ends, by name.
+        high: upper ends, by name.
+        residuals: log of the loss minus the fitted log, by run.
+        misfit: a sentence on what the fit does not explain, or "".
+        broken: by name, the verdicts that may not be given because the runs do not follow the law.
     """
 
     value: Mapping[str, float]
@@ -53,18 +56,25 @@ class Fitted:
     broken: Mapping[str, frozenset[Verdict]] = field(default_factory=dict)
 
     def verdict(self, name: str, claimed: float, apart: float) -> Verdict:
-        """The verdict on a claimed number, where numbers this far apart are told from each other."""
+        """Returns the verdict on a claimed value.
+
+        Args:
+            name: of the number.
+            claimed: its claimed value.
+            apart: values that differ by this much are to be distinguished.
+        """
         found = Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
         return Verdict.INCONCLUSIVE if found in self.broken.get(name, ()) else found
 
 
 @dataclass(frozen=True)
 class FittedSum:
-    """``loss = E + sum of monomials`` in the columns of a table.
+    """The model ``loss = E + sum of monomials`` in the columns of a table.
 
     Attributes:
-        sum: without E. names: columns that it is in; every other base is a constant that is fitted.
-        derived: formulas of the parameters that are wanted, by name.
+        sum: the monomials.
+        names: columns of the table that occur; every other base is a constant to fit.
+        derived: formulas of further parameters to report, by name.
     """
 
     sum: Posynomial
@@ -81,12 +91,12 @@ class FittedSum:
 
     @cached_property
     def _offsets(self) -> list[float]:
-        """Log of the number before every term, E first."""
+        """Log of the coefficient of every term; 0 for E, the first."""
         return [0.0, *(float(sympy.log(term.coefficient)) for term in self.sum.terms)]
 
     @cached_property
     def _powers(self) -> list[tuple[int, str, Any, Any]]:
-        """Term, base, power and its derivatives, as functions of the parameters."""
+        """(term, base, exponent, its derivatives); the last two are functions of the parameters."""
         symbols = [parameter(p) for p in self.parameters]
         return [
             (k, q, sympy.lambdify([symbols], e), sympy.lambdify([symbols], [sympy.diff(e, x) for x in symbols]))
@@ -94,8 +104,13 @@ class FittedSum:
             for q, e in term.powers
         ]
 
-    def logs(self, theta: Array, x: Columns) -> tuple[Array, Array]:
-        """Log of the loss of every run, and its derivatives; theta: logs of constants, then of parameters."""
+    def compute_logs(self, theta: Array, x: Columns) -> tuple[Array, Array]:
+        """Returns the log of the loss of every run, (runs,), and its Jacobian, (runs, unknowns).
+
+        Args:
+            theta: logs of the constants, then of the parameters.
+            x: the columns.
+        """
         count, runs = len(self.constants), len(x[LOSS])
         values = np.exp(theta[count:])
         terms, slopes = np.zeros((len(self.sum.terms) + 1, runs)), np.zeros((len(self.sum.terms) + 1, len(theta), runs))
@@ -111,14 +126,14 @@ class FittedSum:
         whole = logsumexp(terms, axis=0)
         return whole, np.einsum("kn,kpn->np", np.exp(terms - whole), slopes)
 
-    def best(self, x: Columns, starts: Sequence[Array]) -> Array:
-        """The parameters of the smallest Huber loss that any start leads to."""
+    def find_best(self, x: Columns, starts: Sequence[Array]) -> Array:
+        """Returns the unknowns with the smallest Huber loss reached from any starting point."""
         y = np.log(x[LOSS])
         found = [
             least_squares(
-                lambda theta: self.logs(theta, x)[0] - y,
+                lambda theta: self.compute_logs(theta, x)[0] - y,
                 np.clip(start, -MOST, MOST),
-                jac=lambda theta: self.logs(theta, x)[1],
+                jac=lambda theta: self.compute_logs(theta, x)[1],
                 bounds=(-MOST - 1, MOST + 1),
                 loss="huber",
                 f_scale=HUBER,
@@ -129,8 +144,8 @@ class FittedSum:
         ]
         return np.asarray(min(found, key=lambda f: f.cost).x)
 
-    def starts(self, x: Columns) -> Iterator[Array]:
-        """Every choice of powers, each term as large as the others at the mean run."""
+    def iterate_starts(self, x: Columns) -> Iterator[Array]:
+        """Yields a starting point for every choice of powers, with all terms equally large at the average run."""
         smallest, middle = x[LOSS].min(), {q: float(np.log(x[q]).mean()) for q in self.names}
         for share, powers in product((0.5, 0.9), product(STARTS, repeat=len(self.parameters))):
             theta = np.zeros(len(self.constants) + len(powers))
@@ -144,15 +159,19 @@ class FittedSum:
                 theta[own[:1]] = rest - size - self._offsets[k]
             yield theta
 
-    def named(self, theta: Array) -> dict[str, float]:
-        """Numbers by name: parameters, what follows from them, constants."""
+    def name_values(self, theta: Array) -> dict[str, float]:
+        """Returns values by name: parameters, derived parameters, constants."""
         values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
         at = {parameter(name): value for name, value in values.items()}
         found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}
         return {**{p: values[p] for p in self.parameters}, **found, **{c: values[c] for c in self.constants}}
 
-    def _alike(self, slopes: Array) -> list[str]:
-        """Unknowns of which some move the losses of all runs as others do; slopes: by unknown and run."""
+    def _find_confounded(self, slopes: Array) -> list[str]:
+        """Returns the unknowns that the runs cannot distinguish, because changes of them can cancel in every loss.
+
+        Args:
+            slopes: derivative of every log loss, (unknowns, runs).
+        """
         names = [*self.constants, *self.parameters]
         norms = np.linalg.norm(slopes, axis=1)
         there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that vanished moves nothing
@@ -162,38 +181,49 @@ class FittedSum:
         return [names[k] for k, way in zip(there, ways[:, none], strict=True) if np.abs(way).max(initial=0) > 0.01]
 
     def fit(self, x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
-        """The fit to runs, with intervals from runs drawn again."""
-        runs, theta = len(x[LOSS]), self.best(x, list(self.starts(x)))
+        """Fits the sum to runs, with intervals from resampled runs.
+
+        Args:
+            x: columns of sizes and loss, one entry per run.
+            resamples: number of resampled fits; 0 for the default.
+            seed: of the resampling.
+
+        Raises:
+            UsageError: too few runs, or runs that do not distinguish the unknowns.
+        """
+        runs, theta = len(x[LOSS]), self.find_best(x, list(self.iterate_starts(x)))
         if runs <= len(theta):
-            raise UsageError(f"{amount(runs, 'run')} for {amount(len(theta), 'unknown')}; give more runs")
+            raise UsageError(f"{count_noun(runs, 'run')} for {count_noun(len(theta), 'unknown')}; give more runs")
         for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
             if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
                 told = f"{a} and {b} grow together in these runs, so that no fit tells their terms apart"
                 raise UsageError(f"{told}; vary them one by one")
-        if alike := self._alike(self.logs(theta, x)[1].T):
+        if alike := self._find_confounded(self.compute_logs(theta, x)[1].T):
             raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
-        value, residuals = self.named(theta), np.log(x[LOSS]) - self.logs(theta, x)[0]
+        value, residuals = self.name_values(theta), np.log(x[LOSS]) - self.compute_logs(theta, x)[0]
         if runs < len(theta) + FREE:
-            few = f"no intervals: {amount(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"
-            return replace(with_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
+            few = f"no intervals: {count_noun(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"
+            return replace(add_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
-        again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
-        return with_intervals(value, again, residuals)
+        again = [self.name_values(self.find_best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
+        return add_intervals(value, again, residuals)
 
 
-def together(fits: Mapping[str, Fitted]) -> Fitted:
-    """Several fits as one, every number with the name of its fit before it."""
+def merge_fits(fits: Mapping[str, Fitted]) -> Fitted:
+    """Merges several fits into one; every number is prefixed by the name of its fit."""
 
-    def every(part: str) -> dict[str, Any]:
+    def collect_part(part: str) -> dict[str, Any]:
         return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
 
     misfit = "; ".join(f"{name} {f.misfit}".lstrip() for name, f in fits.items() if f.misfit)
     residuals = np.concatenate([f.residuals for f in fits.values()])
-    return Fitted(every("value"), every("low"), every("high"), residuals, misfit, every("broken"))
+    return Fitted(
+        collect_part("value"), collect_part("low"), collect_part("high"), residuals, misfit, collect_part("broken")
+    )
 
 
-def with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
-    """Numbers with the percentiles of the same numbers in fits to runs drawn again."""
+def add_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
+    """Adds intervals to fitted numbers: percentiles of the same numbers in fits to resampled runs (``again``)."""
     ends = {name: np.quantile([a[name] for a in again], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for name in value}
     low, high = ({name: float(end[k]) for name, end in ends.items()} for k in (0, 1))
     return Fitted(value, low, high, residuals)

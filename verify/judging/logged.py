@@ -1,4 +1,4 @@
-"""Sizes that somebody else logged, as a measurement: a CSV file or rows with quantity, n, seed, value and perhaps step.
+"""Reads sizes that somebody else logged: a CSV file, or rows with quantity, n, seed, value and optionally step.
 
 Read next: ``verdicts.py`` (judges them).
 """
@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import Ray
 
 from .measurement import Measurement, Prediction
 
 COLUMNS = ("quantity", "n", "seed", "value")
-"""Columns that a log must have; ``step`` is 0 where it is left out."""
+"""Columns that a log must have; ``step`` is 0 if missing."""
 
 SIZE, STEPS, MOST = 1e12, 10**6, 2**26
-"""Largest n and step of a log, and bytes of its file."""
+"""Maximum n and maximum step of a log, and maximum size of its file in bytes."""
 
 Logged = str | Path | Iterable[Mapping[str, Any]]
 Exponent = Fraction | int | str | None
@@ -36,33 +36,36 @@ Row = Sequence[Fraction | EllipsisType | None]
 Predicted = Signals | Mapping[str, Exponent | Row]
 
 
-def logged(source: Logged, ray: Ray | None = None) -> Measurement:
-    """A log as a measurement.
+def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
+    """Reads a log as a measurement.
 
     Args:
-        ray: of the sizes n; by default exponents are multiples of 1/2.
+        source: a CSV file, rows, or a pandas data frame.
+        ray: that the sizes n lie on; by default exponents are multiples of 1/2.
 
     Raises:
-        UsageError: a file or row that cannot be used, or with ``ray`` a row without a step; the message names it.
+        UsageError: a file or row that cannot be used, or, with ``ray``, a row without a step; the message quotes it.
     """
-    where, rows = _rows(source)
+    where, rows = _read_rows(source)
     log: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
     for k, row in enumerate(rows, 2 if isinstance(source, str | Path) else 1):
         place = f"{where}, {'line' if isinstance(source, str | Path) else 'row'} {k}"
         if not isinstance(row, Mapping):
-            raise UsageError(f"{place} is {shown(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
+            raise UsageError(f"{place} is {quote_value(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
         if None in row:
             raise UsageError(f"{place}: more entries than columns; write numbers with a point")
-        missing = [c for c in COLUMNS if _empty(row.get(c))]
+        missing = [c for c in COLUMNS if _is_empty(row.get(c))]
         if missing:
             raise UsageError(f"{place}: no {missing[0]}; a log has {', '.join(COLUMNS)} and perhaps step")
-        if ray is not None and _empty(row.get("step")):
+        if ray is not None and _is_empty(row.get("step")):
             raise UsageError(f"{place}: no step; give the number of updates after which it was logged, 0 at the start")
-        step = 0 if _empty(row.get("step")) else row["step"]
-        n, t = (_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
-        value = _number(row["value"], "value", place, -math.inf, math.inf)
+        step = 0 if _is_empty(row.get("step")) else row["step"]
+        n, t = (_read_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
+        value = _read_number(row["value"], "value", place, -math.inf, math.inf)
         if n == 0 or t != int(t):
-            raise UsageError(f"{place}: n is {shown(row['n'])} and step {shown(step)}; n is above 0, step 0, 1, 2, ...")
+            raise UsageError(
+                f"{place}: n is {quote_value(row['n'])} and step {quote_value(step)}; n is above 0, step 0, 1, 2, ..."
+            )
         seeds = log.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
         if str(row["seed"]) in seeds:
             raise UsageError(f"{place}: {row['quantity']} at n={n:g}, seed {row['seed']} is there twice")
@@ -81,29 +84,30 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
     return measured
 
 
-def exponents(prediction: Predicted, steps: int) -> Prediction:
-    """Exponents of n by quantity and step; a single exponent holds at every step.
+def read_exponents(prediction: Predicted, steps: int) -> Prediction:
+    """Returns the exponents of n by quantity and step; a single exponent applies to every step.
 
     Raises:
-        UsageError: one that is not a rational number.
+        UsageError: an exponent is not a rational number.
     """
     if isinstance(prediction, Signals):
-        return decided(prediction)
-    return {q: _series(q, p, steps) for q, p in prediction.items()}
+        return get_decided(prediction)
+    return {q: _read_series(q, p, steps) for q, p in prediction.items()}
 
 
-def decided(answer: Signals) -> Prediction:
-    """Exponents of n by quantity, None for exactly zero, for as many steps as they are certified."""
+def get_decided(answer: Signals) -> Prediction:
+    """Returns the certified exponents of n by quantity, up to the first undecided step; None for exactly zero."""
     rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in answer.quantities.items()}
     return {q: row for q, row in rows.items() if row}
 
 
-def _empty(cell: Any) -> bool:
-    """Nothing, which an array is not, whatever it is compared with."""
+def _is_empty(cell: Any) -> bool:
+    """Whether a cell is None or an empty string (an array never is)."""
     return cell is None or (isinstance(cell, str) and not cell)
 
 
-def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
+def _read_rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
+    """Returns a name for the source, for messages, and its rows."""
     if hasattr(source, "to_dict"):  # a frame of pandas
         source = source.to_dict("records")
     if not isinstance(source, str | Path):
@@ -123,30 +127,36 @@ def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     return str(source), rows
 
 
-def _number(entry: Any, column: str, place: str, least: float, most: float) -> float:
-    """A finite number in ASCII digits, within limits."""
+def _read_number(entry: Any, column: str, place: str, least: float, most: float) -> float:
+    """Returns a cell as a finite number in ASCII digits, from ``least`` to ``most``.
+
+    Raises:
+        UsageError: it is not such a number; the message quotes it.
+    """
     try:
-        number = math.nan if isinstance(entry, bool) else _read(entry) if isinstance(entry, str) else float(entry)
+        number = (
+            math.nan if isinstance(entry, bool) else _parse_float(entry) if isinstance(entry, str) else float(entry)
+        )
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{place}: {column} is {shown(entry)}, not a finite number")
+        raise UsageError(f"{place}: {column} is {quote_value(entry)}, not a finite number")
     if not least <= number <= most:
-        raise UsageError(f"{place}: {column} is {shown(entry)}; give a number from {least:g} to {most:g}")
+        raise UsageError(f"{place}: {column} is {quote_value(entry)}; give a number from {least:g} to {most:g}")
     return number
 
 
-def _read(text: str) -> float:
+def _parse_float(text: str) -> float:
     return float(text) if text.isascii() and "_" not in text else math.nan
 
 
-def _series(name: str, exponent: Exponent | Row, steps: int) -> Row:
+def _read_series(name: str, exponent: Exponent | Row, steps: int) -> Row:
     if isinstance(exponent, Sequence) and not isinstance(exponent, str):
         return exponent
     if isinstance(exponent, float):
         raise TypeError(f"the exponent of {name} is the float {exponent!r}; give an int, a Fraction or a string")
     try:
-        exact = None if exponent is None else limits.rational(exponent)
+        exact = None if exponent is None else limits.parse_rational(exponent)
     except ValueError as error:
         raise UsageError(
             f"the exponent of {name} is {exponent!r}, {error}; give a rational such as -1/2, or None"

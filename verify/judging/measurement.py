@@ -14,48 +14,49 @@ import numpy as np
 
 from scaling_algebra.spec.axes import Ray
 
-from .fit import Array, zeros_to_rounding
+from .fit import Array, zero_rounding
 
 Record = Mapping[tuple[str, int], Array]
 """One value per seed for every (quantity, step)."""
 
 Series = dict[tuple[str, int], list[Array]]
-"""``series[name, t][i]`` holds one root-mean-square over entries per seed at size i."""
+"""``series[name, t][i]``: one rms over entries per seed, at size i."""
 
 
 Prediction = Mapping[str, Sequence[Fraction | EllipsisType | None]]
-"""Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero, ``...`` is not predicted."""
+"""Exponents of n of every quantity after t = 0, 1, ... updates; None for exactly zero, ``...`` for no prediction."""
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
 MEMORY, GRADIENTS = "peak memory", "difference of the gradients from autograd"
-"""Facts recorded with replicas, from the model as it was trained."""
+"""Names of facts that are recorded with the replicas, read off the model as it was trained."""
 
 
-def fingerprint(x: Any) -> float:
-    """A number that tells inputs (a torch tensor on any device) apart, exact in float64."""
+def compute_fingerprint(x: Any) -> float:
+    """Returns a hash of a tensor as a float (exact in float64), to recognise equal inputs."""
     return float(int.from_bytes(hashlib.sha256(x.cpu().double().numpy().tobytes()).digest()[:6], "big"))
 
 
 @dataclass
 class Measurement:
-    """A measurement.
+    """The numbers measured in a run.
 
     Attributes:
-        ray, steps: what was asked for.
-        sizes: n at every size measured, from the dimensions after rounding.
+        ray: that the sizes lie on.
+        steps: number of updates.
+        sizes: n at every size, computed from the rounded dimensions.
         dims: N, N_e, M at every size.
-        parameters: parameter count at every size; more than one where the replicas of a size differ, which is wrong.
-        inputs: fingerprint of the training input seen at every size.
-        gradients: largest relative difference of the gradients from autograd's, where it was checked.
-        values: what was asked for.
-        control: the same for replicas whose dimensions stay those of the first size: every slope must be flat.
-        standard: the same under standard parameterization, where that is a control; else empty.
-        exact: ``values`` of the first seeds in float64, where the run has less precision; else empty.
+        parameters: parameter counts at every size; more than one per size if replicas differ, which is an error.
+        inputs: fingerprints of the training input at every size.
+        gradients: largest relative difference between the gradients and autograd's, where it was checked.
+        values: the measured series.
+        control: series of replicas whose dimensions stay those of the first size, so that every slope must be zero.
+        standard: series under the standard parameterization, if that is a control; otherwise empty.
+        exact: ``values`` of the first seeds in float64, if the run has lower precision; otherwise empty.
         environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
-        interrupted: stopped by the user; what is complete was kept.
-        missing: cells planned and not there.
-        watched: signals whose controls must be flat.
-        logged: somebody else's numbers, without controls.
+        interrupted: whether the user stopped the run; complete parts are kept.
+        missing: number of planned cells that are not there.
+        watched: signals whose control series must have zero slope.
+        logged: whether the numbers are from a log, without controls.
     """
 
     ray: Ray
@@ -75,13 +76,13 @@ class Measurement:
     watched: tuple[str, ...] = ("h1", "psi", "h3")
     logged: bool = False
 
-    def cleaned(self, quantity: str, step: int) -> list[Array]:
-        """Values with what is rounding of the family they are a part of (``h3.D`` of ``h3``) set to zero."""
+    def get_cleaned(self, quantity: str, step: int) -> list[Array]:
+        """Returns values in which the rounding of the quantity's family (``h3`` for ``h3.D``) is set to zero."""
         dtype = self.environment.get("dtype", "float64")
         clean = []
         for i, values in enumerate(self.values.get((quantity, step), [])):
             family = [self.values[key][i].max() for key in self._families[quantity.split(".")[0], step]]
-            clean.append(zeros_to_rounding(values, np.max(family), dtype))
+            clean.append(zero_rounding(values, np.max(family), dtype))
         return clean
 
     @cached_property
@@ -93,5 +94,5 @@ class Measurement:
 
     @property
     def names(self) -> list[str]:
-        """Measured quantities, in recording order."""
+        """Names of the measured quantities, in recording order."""
         return list(dict.fromkeys(name for name, _ in self.values))

@@ -1,16 +1,16 @@
-"""A measured size as a sum of powers of n: the share that the predicted power may have. Pure functions on numbers.
+"""Fits a measured size by a sum of powers of n, to bound the share of the predicted power. Pure functions on numbers.
 
-A signal in normal order is a sum of kernels, which are orthogonal in L^2 (Wiener chaos; kernels that differ only by
-which of their indices are equal may overlap). So there are no cross terms between different kernels:
+A signal in normal order is a sum of Wick monomials, which are orthogonal in L^2 (Wiener chaos; monomials that differ
+only in which indices are equal may overlap). So different monomials have no cross terms:
 
-    mean square(n) = sum over kernels of c_k n^(2 e_k),  c_k >= 0
+    mean square(n) = sum over monomials of c_k n^(2 e_k),  c_k >= 0
 
-Assumes: the powers of one kernel and of what nearly equals it (ties, the next order in the learning rate) make a
-finite-size factor, which may be below 1. Every power may therefore have a factor between 1 and 1 - ``FACTOR`` n_1/n,
-with n_1 the smallest size: still a non-negative combination.
+Assumes: a monomial and terms of nearly the same power (ties, the next order in the learning rate) combine to a
+finite-size factor, which may be below 1. So every power may have a factor between 1 and 1 - ``FACTOR`` n_1/n, where n_1
+is the smallest size; this is still a non-negative combination.
 
-One slope averages over these powers; where a small leading one lies on a large next one it reads something between
-both. A predicted power is refuted only where no mixture with it gives the sizes measured.
+One slope averages over these powers: a small leading power on top of a large subleading one gives a slope in between.
+Therefore a predicted power is refuted only if no mixture that contains it fits the measured sizes.
 """
 
 from __future__ import annotations
@@ -25,36 +25,39 @@ from scipy.optimize import linprog
 from .fit import MIN_SEEDS, MIN_SIZES, Array
 
 Powers = Callable[[str, int], Iterable[tuple[Fraction, bool]]]
-"""Of a quantity at a step: exponents of n below the leading one that the engine finds, each True, and at most one bound
-on all others, False."""
+"""``powers(quantity, step)``: pairs of an exponent of n and a flag. True: an exponent below the leading one that the
+engine finds. False (at most one): an upper bound on all other exponents."""
 
 FACTOR = 0.5
-"""Largest finite-size correction of a power, relative, at the smallest size."""
+"""Largest relative finite-size correction of a power at the smallest size."""
 
 GOOD, ERRORS, NOISE = 0.05, 3.0, 0.5
-"""A mixture meets the data within the first relative difference, or so many standard errors of every mean square, up to
-the last relative difference."""
+"""A mixture fits if every mean square is met within ``GOOD`` (relative) or ``ERRORS`` standard errors, but never
+beyond ``NOISE`` (relative)."""
 
 FEW, EVERY, DEEP = 3, 8, 24
-"""Powers of a mixture: where none is known beside the predicted one, where the engine says which there are, and where
-any may be; deeper ones are there at the smallest size alone, as the last of these is."""
+"""Number of powers in a mixture: if only the predicted one is known; if the engine lists them; if any may occur.
+Deeper powers matter only at the smallest size, as the last of these does."""
 
 SEEN, TRACE = 0.25, 0.02
-"""Shares of the mean square at the largest size: a power that every mixture has so much of is seen, one that no mixture
-has so much of is not there."""
+"""Shares of the mean square at the largest size. A power is seen if every mixture has at least ``SEEN`` of it, and
+absent if no mixture has as much as ``TRACE``."""
 
 
-def share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction]) -> tuple[float, float] | None:
-    """Least and largest share of the mean square at the largest size that the first of these powers has in a mixture.
+def bound_share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction]) -> tuple[float, float] | None:
+    """Bounds the share that the first of some powers has of the mean square at the largest size, over all mixtures that
+    fit.
 
-    Law: two linear programs in the coefficients, which are not negative and meet every mean square (``GOOD``).
+    Law: two linear programs in the coefficients, which are non-negative and meet every mean square (see ``GOOD``).
 
     Args:
-        values: one array of per-seed root-mean-squares for every n.
-        powers: exponents of the root-mean-square.
+        n: the sizes.
+        values: for every n, an array of root mean squares, one per seed.
+        powers: exponents of the root mean square.
 
-    Returns None where no mixture meets the values, and where there is too little to fit: fewer than 3 sizes or 4 seeds,
-    values that vanish or are not finite.
+    Returns:
+        The smallest and the largest share. None if no mixture fits, or the data are insufficient: fewer than 3 sizes or
+        4 seeds, or values that vanish or are not finite.
     """
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
     if len(n) < MIN_SIZES or min(map(len, square)) < MIN_SEEDS:
@@ -63,7 +66,7 @@ def share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     if not (np.isfinite(y) & (y > 0)).all():
         return None
     errors = np.array([(s / mean).std() / len(s) ** 0.5 for s, mean in zip(square, y, strict=True)])
-    columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
+    columns = _build_columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
     allowed = np.clip(ERRORS * errors, GOOD, NOISE)
     largest = columns.max(axis=0)
     columns, part = columns / largest, np.array([*(1 / largest[:2]), *np.zeros(columns.shape[1] - 2)])
@@ -72,27 +75,30 @@ def share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     return (float(ends[0].fun), float(-ends[1].fun)) if all(end.status == 0 for end in ends) else None
 
 
-def _columns(x: Array, powers: Sequence[Fraction]) -> Array:
-    """Two columns for each power: as it is, and with the largest finite-size factor; both 1 at the last n."""
+def _build_columns(x: Array, powers: Sequence[Fraction]) -> Array:
+    """Returns two columns for each power, (sizes, 2 * powers): without and with the largest finite-size factor,
+    normalised to 1 at the last n."""
     factor = 1 - FACTOR * x[0] / x
     plain = [(x / x[-1]) ** float(2 * e) for e in powers]
     return np.stack([column for p in plain for column in (p, p * factor / factor[-1])], axis=1)
 
 
-def powers_below(
+def list_powers_below(
     predicted: Fraction,
     spacing: Fraction,
     rates: Iterable[Fraction],
     engine_powers: Iterable[tuple[Fraction, bool]] | None,
 ) -> tuple[Fraction, ...]:
-    """The predicted exponent and the next ones below it, on the grid of this spacing.
+    """Returns the predicted exponent and the next lower ones that may occur, on the grid of this spacing.
 
-    A power is there if the engine finds it, if it is not above the bound on what the engine dropped, or if it is the
-    predicted one times a whole number of finite-size corrections 1/(dimension)^(1/2), of the mean square 1/dimension.
+    A power may occur if the engine finds it, if it does not exceed the engine's bound on what it dropped, or if it is
+    the predicted power times k finite-size corrections 1/dimension^(1/2) (1/dimension in the mean square).
 
     Args:
-        rates: of the axes that grow.
-        engine_powers: what the engine finds; None: every power of the grid may be there.
+        predicted: the exponent.
+        spacing: of the grid.
+        rates: growth rates of the axes.
+        engine_powers: see ``Powers``; None if unknown, then every power of the grid may occur.
     """
     grid = (predicted - k * spacing for k in count(1))
     if engine_powers is None:

@@ -1,9 +1,9 @@
-"""The best rates of curves of losses, and how well they are known.
+"""Finds the best learning rate of loss curves, with its uncertainty.
 
-A best rate is the vertex of the parabola through the lowest of the rates tried and its two neighbours. On a curve that
-rises faster on one side it is off by what depends on where the optimum falls between the rates. The cubic through two
-neighbours on each side is off by something else: what the two differ by, beyond noise, counts as an error. It counts
-twice where all curves share it, because the cubic is then off by about half as much, to the same side.
+A best rate is the vertex of the parabola through the lowest point and its two neighbours. If the curve rises faster on
+one side, it is biased, depending on where the optimum falls between the rates. The cubic through two neighbours on each
+side has another bias; the difference between the two, beyond noise, counts as an error. It counts twice if all curves
+share it, because then the cubic is off by about half as much, to the same side.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from scaling_algebra.errors import UsageError
 from .resampling import Array
 
 BESIDE = 2
-"""Rates on each side of the lowest one that anything is fitted to."""
+"""Number of rates on each side of the lowest point that are used in fits."""
 
 
-def vertex(x: Sequence[float] | Array, losses: Array, beside: int = 1, degree: int = 2) -> Array:
-    """The minimum of the polynomial through the lowest point and those ``beside`` it, (R, ...) -> (...); x increasing.
+def find_vertex(x: Sequence[float] | Array, losses: Array, beside: int = 1, degree: int = 2) -> Array:
+    """Returns the minimum of a polynomial through the lowest point and its neighbours, (R, ...) -> (...).
 
-    It lies between the two neighbours of the lowest point. On the edge, and where nothing bends, it is that point.
+    The result is clipped to the interval between the two nearest neighbours. If the lowest point is the first or last,
+    or the polynomial has no minimum, that point is returned.
+
+    Args:
+        x: the R places, in increasing order.
+        losses: shape (R, ...).
+        beside: number of neighbours on each side.
+        degree: of the polynomial.
     """
     at, flat = np.asarray(x, dtype=np.float64), losses.reshape(len(x), -1)
     best = flat.argmin(axis=0)
@@ -42,33 +49,40 @@ def vertex(x: Sequence[float] | Array, losses: Array, beside: int = 1, degree: i
     return found.reshape(losses.shape[1:])
 
 
-def form(x: Array, losses: Array) -> np.polynomial.Polynomial:
-    """The cubic through the points beside a lowest one; of four or three rates a parabola."""
+def fit_polynomial(x: Array, losses: Array) -> np.polynomial.Polynomial:
+    """Fits a cubic to points; with fewer than five distinct rates a parabola."""
     return np.polynomial.Polynomial.fit(x, losses, 3 if len(set(x.tolist())) > 4 else 2)
 
 
 class BestRates(NamedTuple):
-    """The best rate of every curve, and its errors drawn.
+    """The best rate of every curve, with samples of its errors.
 
     Attributes:
-        value: (curves,). noise, form: what runs, and the form of the curves, leave open, (curves, draws) each.
-        wide: what an interval widens by because noise is estimated from few runs, Student's quantile over Gauss's.
+        value: logs, (curves,).
+        noise: errors from the noise of runs, (curves, draws).
+        form: errors from the form of the curves, (curves, draws).
+        wide: factor on intervals because the noise is itself estimated: Student's quantile over Gauss's.
     """
 
     value: Array
     noise: Array
-    form: Array
+    fit_polynomial: Array
     wide: float
 
 
-def best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: int) -> BestRates:
-    """The vertex of the mean losses of every curve, for an interval of this level.
+def find_best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: int) -> BestRates:
+    """Returns the vertex of the mean losses of every curve, with its errors.
 
-    Noise is drawn with the spread of runs at every rate, those of one column together. A rate of one run has that of
-    the others, or of the distances from the ``form`` of the curves where there is no other.
+    Noise is sampled with the spread of the runs at each rate; runs in the same column are sampled together. A rate with
+    one run has the spread of the others, or, if no rate has several runs, of the residuals of ``fit_polynomial``.
 
     Args:
-        curves: rates in increasing order, and losses (R, runs), NaN where a rate has fewer runs.
+        curves: (rates in increasing order, losses (R, runs)), NaN where a rate has fewer runs.
+        level: confidence level, for ``wide``.
+        draws: number of samples of the errors.
+
+    Raises:
+        UsageError: the curves have too few points to estimate noise.
     """
     rng, count = np.random.default_rng(20240), len(curves)
     runs = [np.isfinite(y).sum(axis=1, keepdims=True) for _, y in curves]
@@ -77,7 +91,7 @@ def best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: int) 
     free, independent = sum(int(n.max()) - 1 for n in runs), sum(int((n - 1).sum()) for n in runs)
     spread = sum(float(np.sum(e**2)) for e in errors)
     if not free:
-        forms = [form(x, mean[:, 0]) for (x, _), mean in zip(curves, means, strict=True)]
+        forms = [fit_polynomial(x, mean[:, 0]) for (x, _), mean in zip(curves, means, strict=True)]
         free = independent = sum(len(x) - len(f.coef) for (x, _), f in zip(curves, forms, strict=True))
         spread = sum(float(np.sum((m[:, 0] - f(x)) ** 2)) for (x, _), m, f in zip(curves, means, forms, strict=True))
     if free < 1:
@@ -88,7 +102,8 @@ def best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: int) 
         noise = np.where(n > 1, noise, alone * rng.standard_normal((len(n), draws)))
         losses.append(np.hstack([mean, mean + noise]))
     found, other = (
-        np.array([vertex(x, y, *way) for (x, _), y in zip(curves, losses, strict=True)]) for way in ((), (BESIDE, 3))
+        np.array([find_vertex(x, y, *way) for (x, _), y in zip(curves, losses, strict=True)])
+        for way in ((), (BESIDE, 3))
     )
     apart = found - other
     noisy = float(apart[:, 1:].var(axis=1).mean())

@@ -1,4 +1,4 @@
-"""A report as a document."""
+"""Turns a report into a document."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from .report import Report, ReportRow
 
 
 @document_of.register(Report)
-def report(r: Report, heading: str = "", every: bool = False) -> Document:
-    """The measurement (``heading``), claims, the line that sums up, the rows that do not agree or ``every`` row, and
-    the gates."""
+def build_report_document(r: Report, heading: str = "", every: bool = False) -> Document:
+    """Returns a report as a document: claims, a summary line, rows that do not agree, and gates.
+
+    Args:
+        r: the report.
+        heading: what was measured, or "".
+        every: show rows and gates that agree, too.
+    """
     sizes = f"n = {', '.join(f'{n:g}' for n in r.sizes)}; " if r.sizes else ""
     blocks: list[Block] = [Heading(literal(heading))] if heading else []
     blocks.append(Lines.of(sizes + r.conditions))
     if r.claims:
-        blocks.append(_grid(r.claims))
+        blocks.append(_build_grid(r.claims))
     blocks.append(Lines.of(r.closing))
     if shown := [row for row in r.rows if every or row.verdict is not Verdict.AGREES]:
-        blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _grid(shown)]
+        blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _build_grid(shown)]
     if r.unmeasured:
         blocks += [Heading("not measured", 2), Lines.of(", ".join(r.unmeasured), listed=True)]
     if r.undecided:
@@ -40,39 +45,40 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
     return Document(tuple(blocks), r.as_json(), closing=r.closing)
 
 
-def _grid(rows: Sequence[ReportRow]) -> Grid:
-    """One line for each row; columns for its level and for why it is not decided where there are any."""
+def _build_grid(rows: Sequence[ReportRow]) -> Grid:
+    """Returns a table with one line per row; the columns level and because appear only if some row has an entry."""
     header = ["quantity", "step", "predicted", "level", "measured", "interval", "verdict", "because"]
     cells: list[tuple[Piece, ...]] = [
-        (r.quantity, str(r.step), predicted(r), r.level, *measured(r.fit), str(r.verdict), r.because) for r in rows
+        (r.quantity, str(r.step), format_prediction(r), r.level, *format_measurement(r.fit), str(r.verdict), r.because)
+        for r in rows
     ]
     used = {"level": any(r.level for r in rows), "because": any(r.because for r in rows)}
     columns = [k for k, name in enumerate(header) if used.get(name, True)]
     return Grid.of([header[k] for k in columns], [tuple(row[k] for k in columns) for row in cells])
 
 
-def predicted(row: ReportRow) -> Piece:
+def format_prediction(row: ReportRow) -> Piece:
     return "zero" if row.predicted is None else row.predicted
 
 
-def measured(f: Fit) -> tuple[Piece, Piece]:
-    """Slope and interval."""
-    return "zero" if f.zero else signed(f.slope), interval(f.low, f.high)
+def format_measurement(f: Fit) -> tuple[Piece, Piece]:
+    """Returns the slope and its interval, as text."""
+    return "zero" if f.zero else format_signed(f.slope), format_interval(f.low, f.high)
 
 
-def signed(x: float, digits: int = 3, otherwise: str = "none") -> Piece:
-    """``+0.017``."""
+def format_signed(x: float, digits: int = 3, otherwise: str = "none") -> Piece:
+    """Formats a number like ``+0.017``; ``otherwise`` if it is not finite."""
     return formula(f"{x:+.{digits}f}") if math.isfinite(x) else otherwise
 
 
-def interval(low: float, high: float, digits: int = 3) -> Piece:
-    """``[-0.114, +0.110]``; empty where there is none."""
+def format_interval(low: float, high: float, digits: int = 3) -> Piece:
+    """Formats an interval like ``[-0.114, +0.110]``; empty if it is NaN."""
     return "" if math.isnan(low) else formula(f"[{low:+.{digits}f}, {high:+.{digits}f}]")
 
 
-def sentence(row: ReportRow) -> str:
-    """One row in words, with the reason why it is not decided."""
-    slope, between = map(plain, measured(row.fit))
-    text = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
+def describe_row(row: ReportRow) -> str:
+    """Returns a row as a sentence, with the reason if it is undecided."""
+    slope, between = map(plain, format_measurement(row.fit))
+    text = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {format_prediction(row)}, measured {slope}"
     why = row.because
     return text + (f" in {between}" if between else "") + (f" ({why})" if why else "")

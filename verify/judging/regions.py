@@ -1,4 +1,4 @@
-"""One verdict for every measured number: its interval against the region where the number is claimed to be."""
+"""Verdicts on measured numbers: compares a confidence interval with the region of claimed values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Numbers from ``low`` to ``high``: a bound has an infinite end, an exponent two equal ones.
+    """The region of numbers from ``low`` to ``high``: a bound has an infinite end, an exponent has equal ends.
 
     Attributes:
-        near: how far beside the region an interval may lie and still agree.
-        far: how far beside the region the next numbers begin that may be true; 0: at once.
+        low: lower end.
+        high: upper end.
+        near: an interval may miss the region by this much and still agree.
+        far: distance from the region to the next number that may be true (spacing of a grid); 0 if any number may.
     """
 
     low: float
@@ -31,9 +33,17 @@ class Acceptance:
     far: float = 0.0
 
     def verdict(self, low: float, high: float, *others: float) -> Verdict:
-        """AGREES: the interval, give or take ``near``, touches the region and no other number that may be true.
-        REFUTED: the interval and the ``others`` lie to one side, farther than half of ``far`` and, where there is a
-        grid of such numbers, than half the width of the interval. INCONCLUSIVE: anything else, and NaN."""
+        """Compares an interval with the region.
+
+        AGREES: the interval, widened by ``near``, touches the region and no other possible number. REFUTED: the
+        interval and ``others`` lie on one side of the region, farther away than ``far`` / 2 and, if ``far`` is not 0,
+        farther than half the interval's width. INCONCLUSIVE: anything else, and NaN.
+
+        Args:
+            low: lower end of the interval.
+            high: upper end of the interval.
+            others: further estimates, which have to lie on the same side for REFUTED.
+        """
         ends = (low, high, *others)
         if any(map(math.isnan, ends)):
             return Verdict.INCONCLUSIVE
@@ -44,8 +54,8 @@ class Acceptance:
         return Verdict.REFUTED if beyond > max(self.far, high - low if self.far else 0) / 2 else Verdict.INCONCLUSIVE
 
 
-class Settled(StrEnum):
-    """The name of a change over widths, or between parameterizations."""
+class Outcome(StrEnum):
+    """Names for a change over widths, or between parameterizations."""
 
     TRANSFERS = "TRANSFERS"
     DRIFTS = "DRIFTS"
@@ -58,11 +68,11 @@ class Settled(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-Named = Sequence[tuple[Settled, Acceptance]]
-"""Regions in the order in which they are tried, each with the name of a number that lies there."""
+Named = Sequence[tuple[Outcome, Acceptance]]
+"""(name, region) pairs in the order in which they are tried."""
 
 
-def outcome(named: Named, low: float, high: float) -> Settled:
-    """The first name whose region holds the interval."""
+def name_outcome(named: Named, low: float, high: float) -> Outcome:
+    """Returns the first name whose region agrees with the interval, or INCONCLUSIVE."""
     agreeing = (name for name, region in named if region.verdict(low, high) is Verdict.AGREES)
-    return next(agreeing, Settled.INCONCLUSIVE)
+    return next(agreeing, Outcome.INCONCLUSIVE)

@@ -1,14 +1,14 @@
 """The report of a run, and its exit code.
 
-The rule, for the rows judged (the claims if there are any, else all predictions):
+The first rule that applies decides; it looks at the claims if there are any, otherwise at all predictions:
 
 - 130: the run was interrupted.
-- 3: cells are missing, so the run proves nothing, whatever its rows say.
-- 1: any row is REFUTED, and farther from its prediction than a gate that failed may explain; a row that is predicted to
-  be exactly zero and measured to be anything else is.
-- 3: a gate failed, so that nothing is seen to agree.
-- 3: of the rows that are not predicted to be exactly zero fewer than ``REQUIRED`` agree, or none is left to judge.
-- 0: otherwise. Zeros hold by construction of the network, so that they cannot make up for rows that stay open.
+- 3: cells are missing, so the run proves nothing.
+- 1: a row is REFUTED by more than a failed gate may explain; so is a row that is predicted to be exactly zero and is
+  not.
+- 3: a gate failed, so agreement does not count.
+- 3: of the rows that are not predicted to be exactly zero, fewer than ``REQUIRED`` agree, or there are no rows.
+- 0: otherwise. Zeros follow from the structure of the network, so they cannot make up for undecided rows.
 """
 
 from __future__ import annotations
@@ -21,39 +21,42 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict
 from .gates import RunGate
 
 REQUIRED = Fraction(4, 5)
-"""Share of the rows that are not predicted to be exactly zero which must agree."""
+"""Share of the rows not predicted to be exactly zero that must agree."""
 
 INTERRUPTED = "interrupted"
-"""Why a run is incomplete that the user stopped."""
+"""Value of ``Report.incomplete`` for a run that the user stopped."""
 
 SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
-"""What differs from one time to the next."""
+"""Keys of the environment that differ between repetitions of a run."""
 
 
 def split_spent(environment: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the environment of a run as a JSON report has it: without time and memory, which stand in ``spent``.
-
-    So the same command gives the same bytes but for ``spent``.
-    """
+    """Splits the environment of a run for JSON: time and memory go to ``spent``, so that the rest is reproducible
+    byte by byte."""
     kept = {key: value for key, value in environment.items() if key not in SPENT}
     return {"environment": kept, "spent": {key: environment[key] for key in SPENT if key in environment}}
 
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict.
+    """The verdict on one quantity at one step.
 
     Attributes:
-        note: why the verdict is not the one of the fit; empty if it is.
-        level: what the prediction rests on, where a report distinguishes that.
-        share: of the mean square at the largest size, the least and the most that the predicted power may have in a sum
-            of powers, where the slope does not agree; None where it does, or no sum meets the data.
+        quantity: its name.
+        step: number of updates done.
+        predicted: exponent of n; None if exactly zero.
+        fit: the measured exponent.
+        verdict: the verdict.
+        note: why the verdict differs from the fit's; empty if it does not.
+        level: what the prediction rests on, in reports that distinguish this.
+        share: smallest and largest share of the mean square at the largest size that the predicted power may have in a
+            sum of powers; None if the slope agrees, or no sum fits.
     """
 
     quantity: str
@@ -67,20 +70,20 @@ class ReportRow:
 
     @property
     def apart(self) -> float:
-        """The distance of the interval from the prediction; infinite where one of both is exactly zero."""
+        """Distance between interval and prediction; infinite if exactly one of them is zero."""
         if self.predicted is None or self.fit.zero:
             return math.inf
         return max(self.fit.low - float(self.predicted), float(self.predicted) - self.fit.high)
 
     @property
     def because(self) -> str:
-        """Why a row is not decided, and what would change that: rounding, too little data, no slope, a law that still
-        bends at these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
+        """Why a row is undecided and what would help: rounding, too few data, no slope, a slope that still bends, an
+        interval that barely misses the prediction, or noise."""
         f = self.fit
         if self.note or self.verdict is not Verdict.INCONCLUSIVE:
             return self.note
         if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-            return f"{amount(f.sizes, 'size')} and {amount(f.seeds, 'seed')} are too few"
+            return f"{count_noun(f.sizes, 'size')} and {count_noun(f.seeds, 'seed')} are too few"
         if f.unfit:
             return f.unfit
         if f.bends:
@@ -105,30 +108,35 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Tally:
-    """The number of rows by verdict, those that are predicted to be exactly zero apart."""
+    """Number of rows by verdict.
+
+    Attributes:
+        exponents: of the rows that predict an exponent.
+        zeros: of the rows that are predicted to be exactly zero.
+    """
 
     exponents: Mapping[Verdict, int]
     zeros: Mapping[Verdict, int]
 
     @classmethod
     def of(cls, rows: Iterable[ReportRow]) -> Tally:
-        """The counts of these rows."""
+        """Counts the verdicts of rows."""
         rows = list(rows)
         parts = ([r.verdict for r in rows if (r.predicted is None) is zero] for zero in (False, True))
         return cls(*({v: part.count(v) for v in Verdict} for part in parts))
 
     @property
     def judged(self) -> int:
-        """Rows that are not predicted to be exactly zero."""
+        """Number of rows that are not predicted to be exactly zero."""
         return sum(self.exponents.values())
 
     @property
     def refuted(self) -> int:
-        """Zeros included."""
+        """Number of refuted rows, including zeros."""
         return self.exponents[Verdict.REFUTED] + self.zeros[Verdict.REFUTED]
 
     def enough(self, required: Fraction) -> bool:
-        """Is this share of the rows that are not predicted to be exactly zero seen to agree?"""
+        """Whether at least this share of the rows not predicted to be zero agrees, and at least one row."""
         agree = self.exponents[Verdict.AGREES]
         return agree >= required * self.judged and agree + self.zeros[Verdict.AGREES] > 0
 
@@ -137,7 +145,7 @@ class Tally:
         return {name: {str(v): count for v, count in part.items()} for name, part in both.items()}
 
     def __str__(self) -> str:
-        """``125 of 136 exponents agree, 0 refuted, 11 inconclusive; 164 exactly zero as predicted``."""
+        """Returns ``125 of 136 exponents agree, 0 refuted, 11 inconclusive; 164 exactly zero as predicted``."""
         agree, zeros, zero = self.exponents[Verdict.AGREES], sum(self.zeros.values()), self.zeros[Verdict.AGREES]
 
         def rest(counts: Mapping[Verdict, int]) -> str:
@@ -155,19 +163,22 @@ class Tally:
 
 @dataclass(frozen=True, repr=False)
 class Report(Rendered):
-    """Everything a run showed.
+    """All results of a run.
 
     Attributes:
-        rows: predicted quantities that were measured.
-        claims: what was claimed, judged the same way.
-        later: fits of what was measured after the last step with predictions.
-        sizes, dims: n, and the dimensions there.
-        means: log2 of the root-mean-square over seeds and its standard error at every n, for pictures.
-        incomplete: why the run is not complete; empty if it is.
+        rows: verdicts on predicted quantities that were measured.
+        claims: verdicts on the user's claims.
+        gates: checks of the run.
+        environment: device, versions, time and memory.
+        sizes: n at every size.
+        dims: dimensions at every size.
+        incomplete: why the run is incomplete; empty if it is complete.
         unmeasured: predicted quantities that this model or optimizer does not measure.
-        required: share of the rows that are not predicted to be exactly zero which must agree.
-        undecided: quantities without a prediction at some step, which no demand is on either, and names in a log that
-            no prediction has: they are not judged.
+        later: fits of steps without predictions, by (quantity, step).
+        means: log2 of the rms over seeds and its standard error at every n, by (quantity, step); for plots.
+        required: share of the rows not predicted to be exactly zero that must agree.
+        undecided: quantities that are not judged: without a prediction or demand at some step, or logged under a name
+            without a prediction.
     """
 
     rows: tuple[ReportRow, ...]
@@ -185,7 +196,7 @@ class Report(Rendered):
 
     @property
     def judged(self) -> tuple[ReportRow, ...]:
-        """The rows that decide: the claims if there are any."""
+        """The rows that decide: the claims if there are any, otherwise all rows."""
         return self.claims or self.rows
 
     @property
@@ -196,20 +207,20 @@ class Report(Rendered):
 
     @property
     def tally(self) -> Tally:
-        """The counts of the judged rows."""
+        """Number of judged rows by verdict."""
         return Tally.of(self.judged)
 
     @property
     def exit_code(self) -> int:
-        """See the module text."""
+        """The exit code; the module's docstring has the rules."""
         if self.incomplete:
             return 130 if self.incomplete == INTERRUPTED else 3
-        if any(self._refuted()):
+        if any(self._find_refuted()):
             return 1
         return 0 if all(g.passed for g in self.gates) and self.tally.enough(self.required) else 3
 
-    def _refuted(self) -> Iterator[ReportRow]:
-        """The judged rows that are refuted by more than the gates that failed may explain."""
+    def _find_refuted(self) -> Iterator[ReportRow]:
+        """Yields the judged rows that are refuted by more than failed gates may explain."""
         explained = max((g.explains for g in self.gates if not g.passed), default=-math.inf)
         return (r for r in self.judged if r.verdict is Verdict.REFUTED and r.apart > explained)
 
@@ -237,7 +248,7 @@ class Report(Rendered):
 
     @property
     def conditions(self) -> str:
-        """One line: optimizer, device, versions; time and memory where they are told."""
+        """Optimizer, device and versions in one line, with time and memory where they were recorded."""
         e = self.environment
         if "device" not in e:
             return "sizes that were logged elsewhere" if self.rows else "nothing was measured"
@@ -250,14 +261,14 @@ class Report(Rendered):
 
     @property
     def closing(self) -> str:
-        """One line: the counts, and what voids them."""
+        """The result in one line: counts, and why they do not count if so."""
         tally, failed = self.tally, sum(not g.passed for g in self.gates)
         summary, void = f"{'claims: ' if self.claims else ''}{tally}", ""
         if self.incomplete:
             void = self.incomplete
         elif failed:
             void = f"{failed} of {len(self.gates)} gates failed"
-            if count := len([*self._refuted()]):
+            if count := len([*self._find_refuted()]):
                 return f"{summary}; {void}, which explains no slope of {count} that are refuted"
         elif not tally.refuted and not tally.enough(self.required):
             void = f"fewer than {self.required} of the exponents agree"

@@ -1,7 +1,7 @@
-"""A number with its error over seeds: one bootstrap for slopes, optima, losses and medians.
+"""Bootstrap over seeds for slopes, optima, losses and medians.
 
-The resamples of a number of seeds are weights of these seeds, drawn once from a fixed stream: the same data always
-give the same interval, and each of a run's thousand slopes is a matrix product. Drawing anew for every number, as
+A resample of seeds is a vector of weights, drawn once from a fixed random stream. So the same data always give the same
+interval, and the resampled slopes of a run are one matrix product each. Drawing anew for every number, as
 ``scipy.stats.bootstrap`` does, takes eight times as long.
 """
 
@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Centre = Callable[[Array, Array], Array]
-"""Values (..., seeds) and weights (B, seeds), whose rows sum to one, give (..., B)."""
+"""``centre(values, weights)``: values (..., seeds) and weights (B, seeds), whose rows sum to one, to centres (...,
+B)."""
 
 RESAMPLES = 2000
 LEVEL = 0.95
-"""Of intervals, for data that are looked at once."""
+"""Confidence level of intervals, for data that are looked at once."""
 
 
 class Estimate(NamedTuple):
-    """A number with its bootstrap standard error and percentile interval; NaN where one seed tells none."""
+    """A number with its bootstrap standard error and percentile interval; the last three are NaN for a single seed."""
 
     value: float
     se: float
@@ -32,40 +33,42 @@ class Estimate(NamedTuple):
     high: float
 
 
-def mean(values: Array, weights: Array) -> Array:
-    """The weighted mean over seeds."""
+def weighted_mean(values: Array, weights: Array) -> Array:
+    """Returns the weighted mean over seeds."""
     means: Array = values @ weights.T
     return means
 
 
-def median(values: Array, weights: Array) -> Array:
-    """The lower weighted median over seeds; values (seeds,)."""
+def weighted_median(values: Array, weights: Array) -> Array:
+    """Returns the lower weighted median over seeds, for values of shape (seeds,)."""
     order = values.argsort()
     return np.asarray(values[order[(weights[:, order].cumsum(axis=1) >= 0.5 - 1e-9).argmax(axis=1)]])
 
 
-def resampled(
+def estimate_by_bootstrap(
     samples: Sequence[Array],
     statistic: Callable[[Sequence[Array]], Array],
     level: float = LEVEL,
     paired: bool = False,
-    centre: Centre = mean,
+    centre: Centre = weighted_mean,
 ) -> Estimate:
-    """A statistic of the centres of samples, with its error over seeds.
+    """Returns a statistic of the centres of samples, with its error over seeds.
 
     Args:
-        samples: shape (..., seeds) each; all that one seed saw is drawn together.
-        statistic: numbers (B,) from the centres (..., B) of every sample; those that are not finite are left out.
-        paired: the same seeds are drawn in every sample.
+        samples: arrays of shape (..., seeds); whatever belongs to one seed is drawn together.
+        statistic: maps the centres (..., B) of all samples to numbers (B,); numbers that are not finite are ignored.
+        level: confidence level of the interval.
+        paired: whether the same seeds are drawn in every sample.
+        centre: centre of a sample under weights.
     """
 
-    def drawn(weights: Callable[[int, int], Array]) -> Array:
+    def draw_statistic(weights: Callable[[int, int], Array]) -> Array:
         parts = [centre(x, weights(x.shape[-1], 0 if paired else k)) for k, x in enumerate(samples)]
         return np.asarray(statistic(parts))
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(drawn(lambda seeds, _: np.full((1, seeds), 1 / seeds))[0])
-        numbers = drawn(resampling) if min(x.shape[-1] for x in samples) > 1 else np.array([])
+        value = float(draw_statistic(lambda seeds, _: np.full((1, seeds), 1 / seeds))[0])
+        numbers = draw_statistic(draw_weights) if min(x.shape[-1] for x in samples) > 1 else np.array([])
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return Estimate(value, *(float("nan"),) * 3)
@@ -74,14 +77,14 @@ def resampled(
 
 
 @lru_cache(maxsize=16)
-def resampling(seeds: int, stream: int) -> Array:
-    """Weights, (RESAMPLES, seeds): how often each seed is drawn, over the number of seeds; streams differ."""
+def draw_weights(seeds: int, stream: int) -> Array:
+    """Returns the fraction of draws that each seed gets, (RESAMPLES, seeds). Different streams are independent."""
     drawn = np.random.default_rng([20240, seeds, stream]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
     return drawn / seeds
 
 
-def slope_weights(sizes: Sequence[float]) -> Array:
-    """Weights whose product with values at the sizes is their least-squares slope per doubling."""
+def compute_slope_weights(sizes: Sequence[float]) -> Array:
+    """Returns weights whose dot product with values at the sizes is the least-squares slope per doubling."""
     doublings = np.log2(sizes) - np.log2(sizes).mean()
     weights: Array = doublings / (doublings @ doublings)
     return weights

@@ -1,4 +1,4 @@
-"""Tables of runs: a CSV file with a row for each run, and the runs at the best rate of their size."""
+"""Tables of runs: reads a CSV file with one run per row, and selects the runs at the best rate of each size."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pathlib import Path
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 
 from .laws import LOSS, RATE, Columns
 from .resampling import Array
 
 MOST = 2**24
-"""Bytes of a table."""
+"""Maximum size of a table, in bytes."""
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """A CSV file.
+    """A CSV file of runs.
 
     Attributes:
-        path: of it. columns: names, as ``--columns`` renames them. rows: texts by name, with their line.
+        path: of the file.
+        columns: their names, renamed as ``--columns`` says.
+        rows: (line number, cells by column).
     """
 
     path: Path
@@ -34,7 +36,15 @@ class RunTable:
 
     @classmethod
     def read(cls, path: Path, names: Mapping[str, str]) -> RunTable:
-        """A file; names: columns of the file by what they are called instead."""
+        """Reads a file.
+
+        Args:
+            path: of the file.
+            names: new name -> name in the file.
+
+        Raises:
+            UsageError: the file is no CSV, or lacks a column that is renamed.
+        """
         instead = "give a CSV file with a line of names"
         reader = csv.reader(io.StringIO(files.read_text(path, instead, MOST), newline=""), skipinitialspace=True)
         try:
@@ -43,22 +53,22 @@ class RunTable:
             raise UsageError(f"{path} is no CSV ({error}); {instead}") from None
         header = lines[0][1] if lines else []
         if gone := [old for old in names.values() if old not in header]:
-            raise UsageError(f"--columns: {_without(path, gone, header)}")
+            raise UsageError(f"--columns: {_describe_missing_columns(path, gone, header)}")
         new = {old: name for name, old in names.items()}
         columns = [new.get(old, "" if old in names else old) for old in header]
         rows = [(k, dict(zip(columns, row + [""] * len(columns), strict=False))) for k, row in lines[1:]]
         return cls(path, tuple(columns), rows)
 
     def numbers(self, wanted: Sequence[str], by: str = "") -> dict[str, Columns]:
-        """Positive numbers of columns: by what the column ``by`` says, if there is one. A loss that diverged (nan, inf
-        or blank) is nan.
+        """Returns columns of positive numbers, grouped by the column ``by`` if given. Losses of diverged runs (nan, inf
+        or blank) are NaN.
 
         Raises:
-            UsageError: columns or entries that cannot be used.
+            UsageError: a column is missing, or an entry is not a positive number.
         """
         instead = f"give a CSV file with columns {', '.join(wanted)}, or name them: --columns {wanted[0]}=..."
         if gone := [name for name in wanted if name not in self.columns]:
-            raise UsageError(f"{_without(self.path, gone, self.columns)}; {instead}")
+            raise UsageError(f"{_describe_missing_columns(self.path, gone, self.columns)}; {instead}")
         found: dict[str, dict[str, list[float]]] = {}
         for k, row in self.rows:
             group = found.setdefault(row.get(by, "") if by else "", {name: [] for name in wanted})
@@ -70,14 +80,17 @@ class RunTable:
                 if name == LOSS and not np.isfinite(number) and number != -np.inf:
                     number = np.nan
                 elif not 0 < number < np.inf:
-                    raise UsageError(f"{self.path}, line {k}: {name} is {shown(row[name])}; give a positive number")
+                    raise UsageError(
+                        f"{self.path}, line {k}: {name} is {quote_value(row[name])}; give a positive number"
+                    )
                 group[name].append(number)
         if not self.rows:
             raise UsageError(f"{self.path} has no rows; {instead}")
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Other columns of positive numbers that differ among runs of one size, but seeds and names."""
+        """Returns the names of other numeric columns that vary among runs of the same size (seeds and run names
+        excluded)."""
         groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
         for _, row in self.rows:
             groups.setdefault(tuple(row[name] for name in sizes), []).append(row)
@@ -85,19 +98,20 @@ class RunTable:
             name
             for name in self.columns
             if name not in (*sizes, LOSS, "seed", "name", "")
-            and any(len({_positive(row[name]) for row in rows} - {None}) > 1 for rows in groups.values())
+            and any(len({_parse_positive(row[name]) for row in rows} - {None}) > 1 for rows in groups.values())
         ]
 
 
-def _positive(text: str) -> float | None:
+def _parse_positive(text: str) -> float | None:
+    """Returns a positive number, or None if the text is not one."""
     try:
         return number if 0 < (number := float(text)) < np.inf else None
     except ValueError:
         return None
 
 
-def _without(path: Path, gone: Sequence[str], columns: Sequence[str]) -> str:
-    """The columns that a file lacks, and those that it has."""
+def _describe_missing_columns(path: Path, gone: Sequence[str], columns: Sequence[str]) -> str:
+    """Returns a sentence on the columns that a file lacks and those that it has."""
     there = f"it has {', '.join(columns)}" if columns else "it is empty"
     if len(columns) == 1 and ";" in columns[0]:
         there = f"its columns are separated by semicolons ({columns[0]}), give commas"
@@ -105,20 +119,20 @@ def _without(path: Path, gone: Sequence[str], columns: Sequence[str]) -> str:
 
 
 def count_diverged(groups: Iterable[Columns]) -> str:
-    """Say how many runs ended in no number, as the end of a line; empty where none did."""
+    """Returns the end of a line that says how many runs diverged; empty if none did."""
     count = sum(int(np.isnan(x[LOSS]).sum()) for x in groups)
     return f"; {count} that diverged left out" if count else ""
 
 
-def runs_at_best_rate(x: Columns, sizes: Sequence[str]) -> tuple[Array, list[str]]:
-    """Choose the runs at the rate whose mean loss is the lowest of their size.
+def select_best_rate_runs(x: Columns, sizes: Sequence[str]) -> tuple[Array, list[str]]:
+    """Selects the runs at the learning rate with the lowest mean loss, for each size.
 
     Args:
-        x: columns of sizes, lr and loss, one entry for each run.
-        sizes: columns that make a size; without any, all runs are of one.
+        x: columns of sizes, lr and loss, one entry per run.
+        sizes: names of the columns that define a size; if empty, all runs have one size.
 
     Returns:
-        Whether each run is one of them, and the sizes whose best rate is the first or last of several.
+        A mask of the selected runs, and the sizes whose best rate is the smallest or largest of several.
     """
     chosen, edges, ended = np.zeros(len(x[LOSS]), dtype=bool), list[str](), np.isfinite(x[LOSS])
     table = np.column_stack([x[name] for name in sizes]) if sizes else np.zeros((len(ended), 1))

@@ -26,7 +26,7 @@ from scaling_algebra.verify.judging.measurement import (
     Measurement,
     Series,
 )
-from scaling_algebra.verify.networks.scales import MOE_CONSTANTS, constants
+from scaling_algebra.verify.networks.scales import MOE_CONSTANTS, choose_constants
 
 from .sizes import dims_at, effective_n, elements
 from .store import Store, Table, joined
@@ -92,7 +92,7 @@ class Setup:
     @property
     def constants(self) -> Mapping[str, Any]:
         """Base constants of the network that is trained."""
-        return MOE_CONSTANTS if self.network == MOE_BLOCK else constants(self.network).as_json()
+        return MOE_CONSTANTS if self.network == MOE_BLOCK else choose_constants(self.network).as_json()
 
     @property
     def network(self) -> Network:

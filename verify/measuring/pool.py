@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, describe_error, missing
-from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
+from scaling_algebra.errors import UsageError, describe_error, missing_package
+from scaling_algebra.verify.hardware import SHARED, Hardware, use_one_thread
 
 TRIES = 3
 """Number of workers on which a task may fail or die before the pool gives it up."""
@@ -252,7 +252,7 @@ def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *a
     if (here := versions()) != asked:
         pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
         raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
-    with spare_threads():
+    with use_one_thread():
         return call(hardware, *arguments)
 
 
@@ -277,7 +277,7 @@ def pool(
     try:
         import distributed
     except ImportError:
-        raise missing("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+        raise missing_package("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
     for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:

@@ -10,8 +10,8 @@ from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.budgets import WORK
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
-from scaling_algebra.waiting import each
+from scaling_algebra.spec.networks.library import ARCHITECTURES, replace_gates
+from scaling_algebra.waiting import iterate_with_progress
 
 EACH, ALL = 40_000, 400_000
 """Work budgets of one prediction and of all predictions for a network that does not ship with the package. A
@@ -36,7 +36,7 @@ def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) ->
     first = look.all(steps, [name for name in table if name in claimed]) if claimed else {}
     rows = dict[str, tuple[Bracket, ...]]()
     with look.meter.within(ALL):
-        for name in each("predicting", "quantities", list(table)):
+        for name in iterate_with_progress("predicting", "quantities", list(table)):
             rows[name] = first.get(name) or tuple(briefly(look, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
 
@@ -61,4 +61,4 @@ def as_trained(d: Derivation) -> Derivation:
     """
     if d.ray["M"] <= d.ray["N"]:
         return d
-    return replace(d, configuration=d.configuration.but(network=moving(d.network)))
+    return replace(d, configuration=d.configuration.but(network=replace_gates(d.network)))

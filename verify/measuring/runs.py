@@ -21,12 +21,12 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.replicas import Draw
-from scaling_algebra.verify.networks.run import linear
-from scaling_algebra.verify.networks.scales import every_size
-from scaling_algebra.verify.networks.steppers import class_name
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
+from scaling_algebra.verify.networks.run import is_linear
+from scaling_algebra.verify.networks.scales import complete_sizes
+from scaling_algebra.verify.networks.steppers import format_class_name
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .cells import RunCell, Setup, cells, collect, cost
@@ -69,7 +69,7 @@ def measure(
     network = derivation.network
     chosen = plan_sizes(derivation.ray, sizes, network=network)
     counts = plan_seeds(derivation.ray, chosen, seeds, network=network)
-    limits.within("steps", steps, 0, limits.STEPS)
+    limits.check_range("steps", steps, 0, limits.STEPS)
     grid = (steps, tuple(chosen), tuple(counts))
     setup = Setup(derivation, *grid, products=tuple(products))
     here, store = Here(Hardware.of(device)), Store()
@@ -110,7 +110,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
         if reason := next(iter([*live, *norms]), None) or behind(d.network):
             why = f"{reason.out} is a function of several experts"
             raise UsageError(f"{d.network.name} is measured with K = M, as {why}; give a ray without K")
-    TorchNetwork(d.network, Draw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
+    TorchNetwork(d.network, ReplicaDraw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
 def perform(
@@ -146,7 +146,7 @@ def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record,
     record = train_cell(setup, cell, hardware)
     spent = (time.perf_counter() - began) / cell.count
     facts = {(SECONDS, 0): np.full(cell.count, spent), (MEMORY, 0): np.full(cell.count, hardware.peak_memory or np.nan)}
-    return {**record, **facts}, described(hardware, setup)
+    return {**record, **facts}, describe_hardware(hardware, setup)
 
 
 def _before(network: Network, signal: str) -> set[str]:
@@ -160,18 +160,18 @@ def growing(setup: Setup) -> frozenset[str]:
     return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
 
 
-def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
+def describe_hardware(hardware: Hardware, setup: Setup) -> dict[str, Any]:
     """Describes the environment of a measurement: hardware, dtype, optimizer and base constants."""
     rule = setup.derivation.optimizer
-    what = {"dtype": setup.dtype, "optimizer": class_name(rule), "constants": dict(setup.constants)}
-    return {**hardware.described(), **what}
+    what = {"dtype": setup.dtype, "optimizer": format_class_name(rule), "constants": dict(setup.constants)}
+    return {**hardware.describe(), **what}
 
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Estimates the memory of a replica in bytes: weights with gradient, optimizer state, initial values and a spare
     copy, and the parts of signals."""
-    copies = 6 if linear(setup.derivation.optimizer) else 8
-    sizes, network = every_size(setup.network, dims), setup.network
+    copies = 6 if is_linear(setup.derivation.optimizer) else 8
+    sizes, network = complete_sizes(setup.network, dims), setup.network
     formed = [network.signals[s.out] for s in network.statements]
     signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
     entries = copies * elements(dims, network) + SIGNALS * signals
@@ -198,7 +198,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
             parts.append(record)
             done += part.count
             continue
-        hardware.forget()  # here no traceback holds the tensors of the try
+        hardware.release_memory()  # here no traceback holds the tensors of the try
         if part.count == 1:
             n = setup.sizes[0 if cell.kind == "control" else cell.size]
             where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
@@ -210,9 +210,9 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
 def _within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
     """Trains all replicas of a cell at once and returns their record, or None if memory runs out."""
     try:
-        draw = Draw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
+        draw = ReplicaDraw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
         return train_network(setup, draw, cell.checked)
     except (MemoryError, RuntimeError) as reason:
-        if not out_of_memory(reason):
+        if not is_out_of_memory(reason):
             raise
     return None

@@ -8,13 +8,13 @@ from fractions import Fraction
 from itertools import pairwise
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, amount
+from scaling_algebra.errors import UsageError, count_noun
 from scaling_algebra.spec.axes import FIXED as NEVER
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.judging.fit import MIN_SIZES
-from scaling_algebra.verify.networks.scales import every_size
+from scaling_algebra.verify.networks.scales import complete_sizes
 
 FIXED = 4
 """Size of an axis that does not grow."""
@@ -71,7 +71,7 @@ def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int]
 def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
     """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
     can grow, or all tensors if there is none."""
-    size = {"K": dims["M"], **every_size(network, dims)}
+    size = {"K": dims["M"], **complete_sizes(network, dims)}
     axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
     largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
     return sum(math.prod(size[axis] for axis in tensor_axes) for tensor_axes in largest)
@@ -91,7 +91,7 @@ def plan_sizes(
             raise UsageError(f"{len(sizes)} sizes are too many; give at most {limits.RATES}")
         if len(sizes) < MIN_SIZES:
             raise UsageError(
-                f"{amount(len(sizes), 'size')} cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128"
+                f"{count_noun(len(sizes), 'size')} cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128"
             )
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in sizes):
             raise UsageError(f"sizes are {list(sizes)!r}; give integers of at least 2")
@@ -125,7 +125,7 @@ def plan_seeds(
         UsageError: the given number is below one or too large.
     """
     if seeds is not None:
-        limits.within("seeds", seeds, 1, limits.SEEDS)
+        limits.check_range("seeds", seeds, 1, limits.SEEDS)
         return [seeds] * len(sizes)
     few, many = SEEDS
     return [min(many, max(few, int(work / elements(dims_at(ray, n), network)))) for n in sizes]

@@ -224,7 +224,7 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
     files.make_folder(folder, "choose another -o DIR")
     if not again and path.exists() and read_plan(folder)["runs"] != json.loads(json.dumps(plan["runs"])):
         raise UsageError(f"{folder} holds another run; continue it with --resume {folder}, or give another -o DIR")
-    files.write(path, json.dumps({"format": FORMAT, **plan}, indent=1) + "\n", INSTEAD)
+    files.write_file(path, json.dumps({"format": FORMAT, **plan}, indent=1) + "\n", INSTEAD)
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

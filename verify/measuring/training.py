@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
-from scaling_algebra.spec.networks.auxiliary import buffers, counted
-from scaling_algebra.spec.networks.roles import first_layer, pathways
+from scaling_algebra.spec.networks.auxiliary import find_buffers, find_selection_inputs
+from scaling_algebra.spec.networks.roles import is_first_layer, pathways
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
+from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, compute_fingerprint
 from scaling_algebra.verify.networks.backward import Backward
-from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.replicas import Draw
-from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun, at
+from scaling_algebra.verify.networks.moment import compute_rms
+from scaling_algebra.verify.networks.replicas import ReplicaDraw
+from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun, get_state
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
-from scaling_algebra.verify.networks.torch_network import TorchNetwork, selected
+from scaling_algebra.verify.networks.torch_network import TorchNetwork, count_selected
 
 from .cells import Setup
 
 
-def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
+def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
     """Trains all replicas and records the root mean square of every quantity at every step.
 
     Args:
@@ -39,7 +39,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     model = TorchNetwork(network, draw, derivation.scaling, getattr(torch, setup.dtype))
     run = TorchRun(model, derivation.optimizer, keep=bool(products))
     for s in network.statements:
-        if first_layer(network, s.out):
+        if is_first_layer(network, s.out):
             for via in pathways(network, s.out).values():
                 run.trainer.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
@@ -56,7 +56,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
         if t < steps:
             run.trainer.step()
     parameters = sum(p[0].numel() for p in model.parameters())
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: parameters, GRADIENTS: -1.0}
+    facts = {INPUT: compute_fingerprint(model.x), PARAMETERS: parameters, GRADIENTS: -1.0}
     numbers = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
     if checked:
         numbers[GRADIENTS, 0][:checked] = _gradient_difference(run, steps, checked)[:checked]
@@ -75,10 +75,10 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
             phi = run.value(s.out, t)
             along = 1 + phi.letters.index(s.over)
             size = phi.entries.shape[along]
-            active = selected(size) if s.kind.selects else size
+            active = count_selected(size) if s.kind.selects else size
             if active > 1:
                 entropy = torch.special.entr(phi.entries).sum(along) / math.log(active)
-                sizes |= {f"{s.out}.entropy": rms(entropy), f"{s.out}.deficit": rms(1 - entropy)}
+                sizes |= {f"{s.out}.entropy": compute_rms(entropy), f"{s.out}.deficit": compute_rms(1 - entropy)}
     return sizes
 
 
@@ -97,14 +97,16 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     Returns:
         For each replica the largest relative difference over all signals and tensors.
     """
-    batch, network = at(run.states, t)[1], run.network
+    batch, network = get_state(run.states, t)[1], run.network
     differences = []
     with torch.no_grad():
         signals, weights = by_autograd(batch, checked)
-        pairs = [(batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in counted(network)]
-        pairs += [(batch.of_weight(x), theirs) for x, theirs in weights.items() if x not in buffers(network)]
+        pairs = [
+            (batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in find_selection_inputs(network)
+        ]
+        pairs += [(batch.of_weight(x), theirs) for x, theirs in weights.items() if x not in find_buffers(network)]
         for ours, theirs in pairs:
-            difference, size = (rms(x).double() for x in (ours[:checked] - theirs, theirs))
+            difference, size = (compute_rms(x).double() for x in (ours[:checked] - theirs, theirs))
             differences.append(torch.where(size == 0, difference, difference / size))
     largest: Array = torch.stack(differences).amax(0).cpu().numpy()
     return largest

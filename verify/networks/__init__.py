@@ -1,1 +1,1 @@
-"""Torch networks to measure, each with the powers of a parameterization."""
+"""Torch networks to measure, initialised and trained with the powers of a parameterization."""

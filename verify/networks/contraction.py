@@ -1,6 +1,6 @@
-"""Products of tensors with named indices, in the order that numpy finds for them.
+"""Products of tensors with named indices, in the order that numpy's einsum_path finds.
 
-Every tensor has a replica dimension before its letters.
+Every tensor has a replica dimension before its indices.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ import torch
 from torch import Tensor
 
 Labelled = tuple[str, Tensor]
-"""Index letters, and a tensor with a replica dimension before theirs."""
+"""The names of the indices, and a tensor of shape (S, *indices)."""
 
 _SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY"
 _REPLICA = "Z"
 
 
 def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -> Tensor:
-    """The product of tensors with the letters missing from ``out`` summed, (S, *out).
+    """Multiplies tensors and sums over the indices missing from ``out``, (S, *out).
 
     Args:
-        sizes: how often to repeat a letter of ``out`` that no operand has; by default once.
+        operands: the tensors.
+        out: its indices, one character each.
+        sizes: size of each index of ``out`` that no operand has (the result is repeated along it); by default 1.
     """
     todo, have = list(operands), "".join(x for x, _ in operands)
     kept = "".join(x for x in out if x in have)
-    for some in _order(tuple(x for x, _ in todo), tuple(x.shape[1:] for _, x in todo), kept):
+    for some in _find_order(tuple(x for x, _ in todo), tuple(x.shape[1:] for _, x in todo), kept):
         chosen = [todo.pop(k) for k in sorted(some, reverse=True)]
         others = kept + "".join(x for x, _ in todo)
         left = "".join(x for x in dict.fromkeys("".join(x for x, _ in chosen)) if x in others) if todo else kept
-        formula = _formula(tuple(x for x, _ in chosen), left)
+        formula = _format_einsum(tuple(x for x, _ in chosen), left)
         todo.append((left, torch.einsum(formula, *(x for _, x in chosen))))
     ((_, product),) = todo
     for k, x in enumerate(out):
@@ -40,14 +42,15 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
 
 
 @cache
-def _order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
-    """For each step, the positions of the operands that are multiplied next among those left."""
+def _find_order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
+    """Returns, for each step, the positions of the operands to multiply among those that are left."""
     tensors = [np.broadcast_to(0.0, shape) for shape in shapes]
     how = "optimal" if len(letters) < 6 else "greedy"
-    return list(np.einsum_path(_formula(letters, out, ""), *tensors, optimize=how)[0][1:])
+    return list(np.einsum_path(_format_einsum(letters, out, ""), *tensors, optimize=how)[0][1:])
 
 
 @cache
-def _formula(letters: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
+def _format_einsum(letters: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
+    """Returns the einsum formula of a product, with a replica dimension on every operand."""
     symbols = dict(zip(dict.fromkeys("".join(letters)), _SYMBOLS, strict=False))
     return "->".join(",".join(replica + "".join(symbols[c] for c in x) for x in side) for side in (letters, (out,)))

@@ -1,4 +1,4 @@
-"""Replicas that train side by side: their sizes and random streams, the training input, initial tensors."""
+"""Replicas that train side by side: sizes, random streams, training input, initial tensors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import DATA, Network
 
 DTYPE = torch.float64
-"""Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
+"""Adam's gradients are near 1e-6, and small parts are differences of larger ones: float32 is not precise enough."""
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Networks of one size on a device: S replicas.
+class ReplicaDraw:
+    """S replicas of a network of one size, on a device.
 
     Attributes:
-        dims: size of every axis that a network has.
-        seeds: of what grows, by replica.
-        shared: of what does not grow, by replica: the same at every size, so that limits are conditional on it.
-        growing: the axes that grow; None: every one that may.
+        dims: size of every axis that the network has.
+        seeds: of tensors with a growing axis, one per replica.
+        shared: seeds of all other tensors, one per replica; the same at every size, so that limits are conditional on
+            them.
+        device: where the tensors are.
+        growing: the axes that grow; None for every axis that may.
     """
 
     dims: Mapping[str, int]
@@ -37,16 +39,18 @@ class Draw:
         return len(self.seeds)
 
     def grows(self, axis: str) -> bool:
-        """Does this axis grow?"""
+        """Whether an axis grows."""
         return axis not in FIXED if self.growing is None else axis in self.growing
 
 
-def sample(network: Network, sizes: Mapping[str, int], draw: Draw, name: str = DATA) -> Tensor:
-    """The training input, or a constant, of unit length along the input dimension, independent of size and seed; a
-    constant that is a number, or along an axis that grows, such as the load of every expert, is positive.
+def sample_input(network: Network, sizes: Mapping[str, int], draw: ReplicaDraw, name: str = DATA) -> Tensor:
+    """Returns the training input, or a constant, independent of size and seed, with unit norm along the input
+    dimension.
+
+    A constant that is a number, or has a growing axis (such as the load of every expert), is positive.
 
     Raises:
-        UsageError: the size of the input grows, so that it cannot be the same at every size.
+        UsageError: the input has a growing axis, so it cannot be the same at every size.
     """
     letters = network.signals.get(name, "")
     grows = [x for x in letters if draw.grows(network.axes[x])]
@@ -62,11 +66,13 @@ def sample(network: Network, sizes: Mapping[str, int], draw: Draw, name: str = D
     return unit.to(draw.device)
 
 
-def fill(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator]) -> None:
-    """Draws standard normal values for every replica of a weight, (S, ...), from a stream for each.
+def fill_normal(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator]) -> None:
+    """Fills a weight (S, ...) with standard normal values, each replica from its own stream.
 
     Args:
-        shape: of what is drawn; a dimension of size 1 is repeated.
+        weight: to fill in place.
+        shape: of what is drawn per replica; a dimension of size 1 is broadcast.
+        streams: one per replica.
     """
     for replica, stream in zip(weight, streams, strict=True):
         replica.copy_(torch.randn(shape, generator=stream, device=weight.device))  # float32: 5x faster

@@ -1,8 +1,8 @@
-"""A training run of any network, measured: real optimizer steps, read in parts.
+"""Trains a network with real optimizer steps and measures its signals and their parts.
 
-``Trainer`` makes the steps, with gradients by the chain rule; ``TorchRun`` reads them, as a ``Run`` of
-``dynamics/quantities.py``: one table of names is read off exponents and off tensors. With decoupled weight decay W_0
-means the decayed initial value, so that dW is driven by gradients and every split is an identity.
+``Trainer`` does the steps, with gradients by the chain rule. ``TorchRun`` reads them; it has the interface ``Run`` of
+``dynamics/quantities.py``, so the same table of names is evaluated on exponents and on tensors. With decoupled weight
+decay W_0 means the decayed initial value, so that dW consists of gradients, and every split is exact.
 """
 
 from __future__ import annotations
@@ -16,52 +16,54 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.networks.terms import product_of
-from scaling_algebra.spec.optimizers import Optimizer, Trained
+from scaling_algebra.spec.optimizers import Optimizer, OptimizerSpec
 
 from .backward import Backward
 from .contraction import contract
-from .moment import Moment, rms
-from .steppers import shrinkage, stepper
+from .moment import Moment, compute_rms
+from .steppers import find_stepper, get_shrinkage
 from .torch_network import TorchNetwork
 
 
 class NotMeasured(Exception):
-    """A part cannot be measured with this optimizer, or the step is over."""
+    """A part cannot be measured with this optimizer, or its step was not kept."""
 
 
-def linear(trained: Trained) -> bool:
-    """Is every update a sum of past gradients with fixed coefficients, by one optimizer?"""
+def is_linear(trained: OptimizerSpec) -> bool:
+    """Whether every update is a linear combination of past gradients with fixed coefficients."""
     return isinstance(trained, Optimizer) and not trained.normalises and not trained.decoupled_decay
 
 
 @dataclass(frozen=True)
 class SignalEntries:
-    """Entries of a signal with its index letters, (S, *letters)."""
+    """The values of a signal: ``entries``, (S, *indices), with the names of its indices."""
 
     letters: str
     entries: Tensor
 
     def rms(self) -> Tensor:
-        """Root-mean-square over the entries of each replica, (S,)."""
-        return rms(self.entries)
+        """Returns the root mean square over the entries of each replica, (S,)."""
+        return compute_rms(self.entries)
 
 
 Moments = tuple[Backward, Backward]
-"""As one token sees the network, and as all tokens do, whose gradients train; the same unless K < M."""
+"""The network as one token sees it, and as all tokens do (whose gradients train it). Both are the same unless K < M."""
 View = Callable[[Backward], Backward]
 
 
 class Trainer:
-    """Real optimizer steps of a network.
+    """Trains a network with a real optimizer.
 
     Args:
-        keep: may earlier steps be read later on? That takes a copy of the weights for each.
+        model: the network.
+        rule: the optimizer, or several by tensor.
+        keep: whether earlier steps stay readable, which takes a copy of the weights for each.
 
     Attributes:
-        states: after every update; None for a step that is over.
+        states: one per number of updates done; None for a step that was not kept.
     """
 
-    def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
+    def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
         self.model, self.rule, self.keep = model, rule, keep
         self.stepper = model.optimizer(rule)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
@@ -74,7 +76,7 @@ class Trainer:
 
     @torch.no_grad()
     def _read(self, now: dict[str, Tensor]) -> Moments:
-        """Forward and backward at these weights; leaves the gradient of the loss in the parameters."""
+        """Runs forward and backward at the weights ``now`` and stores the gradient of the loss in the parameters."""
         seen, first = self.first
         moment = Moment(self.model, now, self.start, self.model.noise(), first)
         batch = Backward(moment)
@@ -86,8 +88,8 @@ class Trainer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One update of all tensors."""
-        batch = at(self.states, -1)[1]
+        """Updates all tensors once."""
+        batch = get_state(self.states, -1)[1]
         for (signal, via), path in self.paths.items():
             (group,) = path.param_groups
             layer = product_of(self.model.network, signal)
@@ -96,13 +98,13 @@ class Trainer:
         if not self.keep:
             self.states[-1] = None
             for moment in filter(None, self.first):
-                moment.known = moment.kept()
+                moment.known = moment.get_lasting()
         del batch
         self.stepper.step()
         for group in self.stepper.param_groups:
             if group.get("weight_decay") or "kept" in group:
                 role = group["symbol"]
-                self.start = {**self.start, role: self.start[role] * shrinkage(group)}
+                self.start = {**self.start, role: self.start[role] * get_shrinkage(group)}
         now = {role: w.detach().clone() if self.keep else w.detach() for role, w in self.model.weights.items()}
         known = self._read(now)[0].known
         for (signal, via), path in self.paths.items():
@@ -110,21 +112,21 @@ class Trainer:
 
     @torch.no_grad()
     def follow(self, signal: str, via: str) -> None:
-        """Also trains a weight by the gradients through one path alone, if the optimizer is linear. Call it before the
-        first step."""
+        """Trains a copy of a weight by the gradients through the signal ``via`` only, if the optimizer is linear.
+        Call this before the first step."""
         tensor = product_of(self.model.network, signal).tensor
-        for group in self.stepper.param_groups if linear(self.rule) else ():
+        for group in self.stepper.param_groups if is_linear(self.rule) else ():
             if tensor and group["symbol"] == tensor.name:
                 weight = torch.zeros_like(self.start[tensor.name])
-                at(self.states, 0)[0].known["path", signal, via] = weight.clone()
-                self.paths[signal, via] = stepper(self.rule.rules[0])([{**group, "params": [weight]}])
+                get_state(self.states, 0)[0].known["path", signal, via] = weight.clone()
+                self.paths[signal, via] = find_stepper(self.rule.rules[0])([{**group, "params": [weight]}])
 
 
-def at(states: Sequence[Moments | None], t: int) -> Moments:
-    """The network after t updates.
+def get_state(states: Sequence[Moments | None], t: int) -> Moments:
+    """Returns the network after t updates.
 
     Raises:
-        NotMeasured: the step is over and was not kept.
+        NotMeasured: the step was not kept.
     """
     if (found := states[t]) is None:
         raise NotMeasured(f"step {t} is over; keep the steps of this run")
@@ -132,49 +134,59 @@ def at(states: Sequence[Moments | None], t: int) -> Moments:
 
 
 class TorchRun:
-    """A training run of a network, as it is read. ``t`` is the number of updates.
+    """A training run of a network, for reading. ``t`` is the number of updates done.
 
     Args:
-        keep: may earlier steps be read later on?
+        model: the network.
+        rule: the optimizer, or several by tensor.
+        keep: whether earlier steps stay readable.
     """
 
-    def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
+    def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
         self.model, self.network, self.trainer = model, model.network, Trainer(model, rule, keep)
         self.states = self.trainer.states
 
     # forward ---------------------------------------------------------------------------------------------------
 
     def initial(self, signal: str) -> SignalEntries:
-        """A signal before training."""
+        """Returns a signal before training."""
         return self._signal(signal, self._moment(-1).initial()[signal])
 
     def value(self, signal: str, t: int) -> SignalEntries:
-        """A signal after t updates."""
+        """Returns a signal after t updates."""
         return self._signal(signal, self._moment(t).signals()[signal])
 
     def change(self, signal: str, t: int) -> SignalEntries:
-        """A signal after t updates minus its initial value."""
+        """Returns a signal after t updates minus its initial value."""
         return self._signal(signal, self._moment(t).change(signal))
 
     def part(self, statement: Product, mode: Mode, which: str, t: int, x: SignalEntries | None = None) -> SignalEntries:
-        """A part of a product, with gates at their initial values."""
+        """Returns a part of a product, with gates at their initial values (see ``Moment.part``).
+
+        Args:
+            statement: the product.
+            mode: initial tensors ("init") or their updates ("update").
+            which: "initial" signals, their "change", or "value", the sum of both.
+            t: number of updates done.
+            x: replaces the product's only signal.
+        """
         state, own = self._moment(t), product_of(self.network, statement.out)
         names = ("initial", "change") if which == "value" else (which,)
-        entries = state.part(own, [mode], *names) if x is None else state.acting(own, mode, x.entries)
+        entries = state.part(own, [mode], *names) if x is None else state.apply_term(own, mode, x.entries)
         return self._signal(own.out, entries)
 
-    def regated(self, statement: Product, t: int) -> SignalEntries:
-        """``(gates_t - gates_0) * the rest at t``."""
+    def gate_change(self, statement: Product, t: int) -> SignalEntries:
+        """Returns (gates_t - gates_0) times the other factors at t."""
         own = product_of(self.network, statement.out)
         return self._signal(own.out, self._moment(t).part(own, ["init", "update"], "regated"))
 
     def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
-        """The part of a first-layer signal's change whose gradients came through the signal ``via``.
+        """Returns the part of a first-layer signal's change whose gradients passed through the signal ``via``.
 
         Raises:
             NotMeasured: the optimizer is not linear in the gradients, or the path was not followed.
         """
-        s, state = product_of(self.network, signal), at(self.states, t)[0]
+        s, state = product_of(self.network, signal), get_state(self.states, t)[0]
         if ("path", signal, via) not in state.known:
             raise NotMeasured(f"{signal} through {via} was not followed, or {self.trainer.rule.name} mixes paths")
         factors = [(x.letters, state.moment.signals()[x.name]) for x in s.factors]
@@ -183,27 +195,27 @@ class TorchRun:
         return self._signal(signal, self.model.multiplier(s.multipliers) * moved)
 
     def spread(self, function: Function, t: int) -> SignalEntries:
-        """The argument of a function minus its mean along the index that it goes along."""
+        """Returns the argument of a function minus its mean along the index that the function acts along."""
         x, along = self._moment(t).argument(function)
         return self._signal(function.out, x - x.mean(along, keepdim=True))
 
     def relative(self, signal: SignalEntries, source: str, t: int) -> SignalEntries:
-        """A signal over the root-mean-square of another, in each replica; what is exactly zero stays so."""
+        """Returns a signal divided, in each replica, by the rms of another one; exact zeros stay zero."""
         x, size = signal.entries, self.value(source, t).rms()
         return SignalEntries(signal.letters, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
 
-    def normalised(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
-        """A part of the argument of a norm, divided as the norm divides."""
+    def divide_by_norm(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
+        """Returns a part of the argument of a norm, divided by what the norm divides the whole argument by."""
         x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
-        part = self.model.turned(signal.entries, function.inputs[0].letters, self.network.signals[function.out])
+        part = self.model.permute_axes(signal.entries, function.inputs[0].letters, self.network.signals[function.out])
         return self._signal(function.out, part / x.square().mean(along, keepdim=True).sqrt())
 
     def inner(self, left: SignalEntries, right: SignalEntries) -> SignalEntries:
-        """The inner product of two signals over all indices but the expert's.
+        """Returns the inner product of two signals over all indices except those of experts.
 
         Raises:
-            ValueError: they have other indices.
+            ValueError: they have different indices.
         """
         experts = {x for x, axis in self.network.letters.items() if axis in ("M", "K")}
         if set(left.letters) - experts != set(right.letters) - experts:
@@ -216,55 +228,60 @@ class TorchRun:
 
     @torch.no_grad()
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> SignalEntries:
-        """Derivative of the output with respect to a signal: with these parts of these tensors above it, on the path
-        through the signal ``via``."""
-        return self._signal(signal, at(self.states, t)[0].gradient(signal, modes or {}, via))
+        """Returns the derivative of the output with respect to a signal (see ``Backward.gradient``)."""
+        return self._signal(signal, get_state(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
     def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
-        """The run in which one tensor, or one of the signals that come from outside, alone changes."""
-        return viewed(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
+        """Returns a view of the run in which only one tensor, or one of the signals in ``outside``, changes."""
+        return build_view(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
     def by(self, loss: str) -> TorchRun:
-        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
+        """Returns a view of the run with the gradients of one loss: the output, or an extra loss."""
 
         def own(x: Backward) -> Backward:
             return replace(x, loss=loss, known={})
 
-        return viewed(self, own, own)
+        return build_view(self, own, own)
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> SignalEntries:
-        """Raises NotMeasured: both gradients are measured, each by itself."""
+        """Raises NotMeasured: the two gradients are measured separately."""
         raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 
     def decaying(self) -> TorchRun:
-        """The same run, relative to initial values that do not decay."""
-        return viewed(self, undecayed, undecayed)
+        """Returns a view of the run with changes relative to initial values that do not decay."""
+        return build_view(self, ignore_decay, ignore_decay)
 
     @torch.no_grad()
     def update_size(self, role: str, t: int) -> Tensor:
-        """Entry size of ``W_t - W_0`` of each replica, (S,)."""
-        batch = at(self.states, t)[1].moment
-        return torch.cat([rms((a - b)[None]) for a, b in zip(batch.now[role], batch.start[role], strict=True)])
+        """Returns the rms of the entries of W_t - W_0 of each replica, (S,)."""
+        batch = get_state(self.states, t)[1].moment
+        return torch.cat([compute_rms((a - b)[None]) for a, b in zip(batch.now[role], batch.start[role], strict=True)])
 
     def raw_gradient_size(self, role: str, t: int) -> Tensor:
-        """Entry size of the gradient of a tensor, of each replica."""
-        return rms(at(self.states, t)[1].of_weight(role))
+        """Returns the rms of the entries of a tensor's gradient, of each replica, (S,)."""
+        return compute_rms(get_state(self.states, t)[1].of_weight(role))
 
     def _moment(self, t: int) -> Moment:
-        return at(self.states, t)[0].moment
+        return get_state(self.states, t)[0].moment
 
     def _signal(self, name: str, entries: Tensor) -> SignalEntries:
         return SignalEntries(self.network.signals[name], entries)
 
 
-def undecayed(x: Backward) -> Backward:
-    """The same gradients, with changes relative to initial values that do not decay."""
-    return replace(x, moment=x.moment.undecayed(), known={})
+def ignore_decay(x: Backward) -> Backward:
+    """Returns the same gradients, with changes relative to initial values that do not decay."""
+    return replace(x, moment=x.moment.without_decay(), known={})
 
 
-def viewed(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
-    """A view of a run: ``token`` replaces what one token sees, and ``batch`` what all tokens see."""
+def build_view(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
+    """Returns a view of a run.
+
+    Args:
+        run: the run.
+        token: maps the state of one token at every step.
+        batch: maps the state of all tokens at every step.
+    """
     view = copy(run)
     view.states = [both and (token(both[0]), batch(both[1])) for both in run.states]
     return view

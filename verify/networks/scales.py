@@ -1,6 +1,6 @@
-"""Base constants of the networks. Needs no torch.
+"""Base constants of the networks: init std, learning rate, epsilon. Needs no torch.
 
-Constants are the same at every size, so they change no exponent. Pieces of a run with different constants are not mixed
+They are the same at every size, so they change no exponent. Parts of a run with different constants are not combined
 (``cells.Setup.digest``).
 """
 
@@ -23,7 +23,7 @@ FIXED_SIZES = {"D": D, "S": 3, "E": 4, "R": 2, "C": 2}
 """Sizes of the axes that never grow."""
 
 LAYERS = 4
-"""Layers of a network whose depth does not grow."""
+"""Number of layers of a network whose depth does not grow."""
 
 OWN = 4
 """Size of a user's own axis that does not grow."""
@@ -34,36 +34,41 @@ LOSS_SLOPE = 1.0
 INIT = {"input": 1.0, "router": 1.0, "expert_in": 0.5, "expert_out": 1.0, "readout": 1.0}
 LR = {"input": 1.0, "router": 1.5, "expert_in": 1.5, "expert_out": 1.5, "readout": 0.75}
 EPS = 0.3
-"""Base constants of init std, learning rate and Adam epsilon of the MoE block.
+"""Base constants of init std, learning rate and Adam's epsilon for the MoE block.
 
-Near 1, because a tiny rate would hide the second step behind the first, and a large one makes small sizes heavy-tailed.
-Halving or doubling every rate leaves the mean error of the slopes in regime III with SGD the same.
+They are near 1: with a tiny rate the second step would hide behind the first, and a large one makes the distributions
+at small sizes heavy-tailed. Halving or doubling every rate does not change the mean error of the slopes in regime III
+with SGD.
 """
 
 NEGLIGIBLE = 1e-30
-"""Adam's epsilon where it is negligible: far below every gradient that float64 or float32 can square."""
+"""Adam's epsilon if it is negligible: far below every gradient whose square float64 or float32 can represent."""
 
 DECAY = 0.1
-"""Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
+"""Learning rate times weight decay of AdamW. This product is independent of size, so torch's ``weight_decay`` is
+``DECAY / lr``."""
 
 MOE_CONSTANTS: dict[str, Any] = {
     "init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "D": D
 }  # fmt: skip
-"""Of the MoE block."""
+"""All constants of the MoE block, for reports."""
 
 
-def every_size(network: Network, dims: Dims) -> dict[str, int]:
-    """The size of every axis of a network: those of a run, and of the axes that do not grow."""
+def complete_sizes(network: Network, dims: Dims) -> dict[str, int]:
+    """Returns the size of every axis of a network: ``dims``, and the default sizes of axes that do not grow."""
     return {**dict.fromkeys(network.axes.values(), OWN), "L": LAYERS, **FIXED_SIZES, **dims}
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Base constants of a network: of init std and learning rate by role, ``other`` where a role is not named, and of
-    Adam's epsilon.
+    """Base constants of a network.
 
     Attributes:
-        raw: of the learning rates of optimizers that do not normalise, instead of ``lr``; None for no difference.
+        init: init std by tensor.
+        lr: learning rate by tensor.
+        eps: Adam's epsilon.
+        other: init std and learning rate of tensors that are not listed.
+        raw: learning rate of all tensors with optimizers that do not normalise; None for the same as ``lr``.
     """
 
     init: Mapping[str, float] = field(default_factory=dict)
@@ -97,8 +102,8 @@ _DEEP = Constants(INIT, LR, raw=0.2)
 small sizes heavy-tailed."""
 
 
-def constants(network: Network) -> Constants:
-    """Base constants of a network: those of its family, by its axes and roles."""
+def choose_constants(network: Network) -> Constants:
+    """Returns the base constants of a network, chosen by its axes and tensors."""
     if "L" in network.axes.values():
         return _DEEP
     roles = set(network.tensors)

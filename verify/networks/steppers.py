@@ -1,4 +1,4 @@
-"""The torch class behind an optimizer: that of ``torch.optim``, or one of these, which torch lacks."""
+"""Torch classes of the optimizers: those of ``torch.optim``, and optimizers defined here because torch lacks them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign, missing, shown
-from scaling_algebra.files import python_module
+from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value
+from scaling_algebra.files import import_python
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
+from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, OptimizerSpec
 
 from .scales import NEGLIGIBLE
 
 
 class Lion(torch.optim.Optimizer):
-    """Sign of a momentum.
+    """Steps by the sign of a momentum.
 
     Law: w -= lr sign(b1 m + (1 - b1) g), then m = b2 m + (1 - b2) g. Source: Chen et al. (2023), Algorithm 2.
     """
@@ -33,7 +33,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure."""
+        """Updates all parameters; ``closure`` is ignored."""
         for group in self.param_groups:
             now, later = group["betas"]
             for p in group["params"]:
@@ -44,7 +44,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class SignSGD(Lion):
-    """Sign of the gradient: w -= lr sign(g). Source: Bernstein et al. (2018)."""
+    """Steps by the sign of the gradient: w -= lr sign(g). Source: Bernstein et al. (2018)."""
 
     def __init__(self, params: Any, lr: float = 1e-4) -> None:
         super().__init__(params, lr, (0.0, 0.0))
@@ -52,7 +52,13 @@ class SignSGD(Lion):
 
 @dataclass(frozen=True)
 class Fold:
-    """A parameter as a stack of matrices: its dimensions that count copies, rows and columns."""
+    """How a parameter of several dimensions is read as a stack of matrices.
+
+    Attributes:
+        copies: dimensions that count the matrices.
+        rows: dimensions that form the rows.
+        columns: dimensions that form the columns.
+    """
 
     copies: tuple[int, ...]
     rows: tuple[int, ...]
@@ -60,7 +66,14 @@ class Fold:
 
     @classmethod
     def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
-        """The fold of a tensor that is stored with its letters in this order, behind a dimension of replicas."""
+        """Returns the fold of a network's tensor.
+
+        Args:
+            network: the network.
+            role: the tensor.
+            stored: its index names in the order of storage, after a replica dimension.
+            rule: the optimizer, which decides what a matrix is.
+        """
         letters = rule.matrix(network, role)
         sides = (letters.copies, letters.rows, letters.columns)
         copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
@@ -68,7 +81,7 @@ class Fold:
 
     @classmethod
     def last(cls, parameter: Tensor) -> Fold:
-        """Matrices in the last two dimensions, and stacks of them in those before."""
+        """Returns the fold with matrices in the last two dimensions, stacked along the others."""
         if (dims := parameter.dim()) < 2:
             raise UsageError("a vector is no matrix, which this optimizer steps; give it another, as in muon+adamw")
         return cls(tuple(range(dims - 2)), (dims - 2,), (dims - 1,))
@@ -77,19 +90,20 @@ class Fold:
     def order(self) -> tuple[int, ...]:
         return (*self.copies, *self.rows, *self.columns)
 
-    def matrices(self, x: Tensor) -> Tensor:
-        """(matrices, out, in)."""
+    def stack_matrices(self, x: Tensor) -> Tensor:
+        """Returns a tensor as a stack of matrices, (matrices, out, in)."""
         sizes = [prod(x.shape[k] for k in side) for side in (self.copies, self.rows, self.columns)]
         return x.permute(self.order).reshape(sizes)
 
-    def stacked(self, matrices: Tensor, like: Tensor) -> Tensor:
-        """The matrices in the shape of their parameter."""
+    def unstack(self, matrices: Tensor, like: Tensor) -> Tensor:
+        """Returns a stack of matrices in the shape of the parameter ``like``."""
         folded = matrices.reshape([like.shape[k] for k in self.order])
         return folded.permute([self.order.index(k) for k in range(like.ndim)])
 
 
 class Stacks(torch.optim.Optimizer):
-    """Steps every matrix of stacks of them. Every group has one parameter, and a key ``fold``."""
+    """Base class of optimizers that step every matrix of a stack separately. Every group has one parameter and the
+    key ``fold``."""
 
     def __init__(self, params: Any, shape: str = "none", **options: Any) -> None:
         super().__init__(params, {"lr": 1.0, "weight_decay": 0.0})
@@ -97,25 +111,25 @@ class Stacks(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure."""
+        """Updates all parameters; ``closure`` is ignored."""
         for group in self.param_groups:
             (p,) = group["params"]
             if p.grad is not None:
                 fold: Fold = group["fold"]
-                grads = fold.matrices(p.grad)
+                grads = fold.stack_matrices(p.grad)
                 rate = group["lr"] * SHAPES[self.shape].at(*grads.shape[1:])
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(fold.stacked(self.direction(self.state[p], grads), p), alpha=-rate)
+                p.add_(fold.unstack(self.compute_direction(self.state[p], grads), p), alpha=-rate)
 
-    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
-        """The direction d of the step ``w -= lr d``, (matrices, out, in)."""
+    def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        """Returns the direction d of the step ``w -= lr d``, (matrices, out, in)."""
         raise NotImplementedError
 
 
 class Muon(Stacks):
-    """``torch.optim.Muon`` on every matrix of a stack by itself, with any factor of the shape."""
+    """Applies ``torch.optim.Muon`` to every matrix of a stack, with any factor for its shape."""
 
-    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+    def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         if not state:
             state["each"] = [torch.zeros_like(g) for g in grads]
             state["muon"] = torch.optim.Muon(state["each"], lr=1.0, weight_decay=0.0, **self.options)
@@ -127,28 +141,29 @@ class Muon(Stacks):
 
 
 class NorMuon(Muon):
-    """Muon's step with rows of one size, at its norm.
+    """Muon with rows of equal size, and the norm of Muon's step.
 
-    Law: row k of UV^T is divided by the root of a running mean of its mean square; the whole keeps the norm of UV^T.
-    Source: Li et al. (2025), and their code at e5aaaf42.
+    Law: row k of UV^T is divided by the root of a running mean of its mean square; then the matrix is rescaled to the
+    norm of UV^T. Source: Li et al. (2025), and their code at e5aaaf42.
     """
 
     beta2 = 0.95
 
-    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
-        step = super().direction(state, grads)
+    def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        step = super().compute_direction(state, grads)
         rows = step.square().mean(dim=-1, keepdim=True)
         past = state.setdefault("rows", torch.zeros_like(rows)).lerp_(rows, 1 - self.beta2)
         turned = step / past.sqrt().clamp_min(TINY)
-        return turned * _norm(step) / _norm(turned).clamp_min(TINY)
+        return turned * _compute_norm(step) / _compute_norm(turned).clamp_min(TINY)
 
 
 class Constrained(torch.optim.Optimizer):
-    """Another optimizer whose weights are brought back after each step (``CONSTRAINTS``). A group has a key ``fold``,
-    and ``bound``, false where the constraint does not act.
+    """Restores a norm of the weights after each step of another optimizer (see ``CONSTRAINTS``).
 
-    Law: w <- w r / norm(w), with the norms r that matrices, rows or columns start with; for the spectral norm only
-    where it is larger than r. What starts at zero stays there.
+    A group has the keys ``fold`` and ``bound``, which is false where the constraint does not act.
+
+    Law: w <- w r / norm(w), where r are the initial norms of matrices, rows or columns; for the spectral norm only if
+    it exceeds r. Weights that start at zero stay zero.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, constraint: str) -> None:
@@ -157,24 +172,24 @@ class Constrained(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure."""
+        """Updates all parameters; ``closure`` is ignored."""
         for group in self.param_groups:
             (p,) = group["params"]
-            self.state[p].setdefault("radius", self._norms(group["fold"], p).clone())
+            self.state[p].setdefault("radius", self._compute_norms(group["fold"], p).clone())
         self.inner.step()
         for group in self.param_groups:
             (p,) = group["params"]
             fold = group["fold"]
             if group.get("bound", True):
-                back = self.state[p]["radius"] / self._norms(fold, p).clamp_min(TINY)
+                back = self.state[p]["radius"] / self._compute_norms(fold, p).clamp_min(TINY)
                 back = back.clamp_max(1.0) if self.constraint == "spectral" else back
-                back = fold.stacked(back.expand_as(fold.matrices(p)), p)
+                back = fold.unstack(back.expand_as(fold.stack_matrices(p)), p)
                 group["kept"] = back * (1 - group["lr"] * group.get("weight_decay", 0.0))
                 p.mul_(back)
 
-    def _norms(self, fold: Fold, p: Tensor) -> Tensor:
-        """Norms of matrices, rows or columns, as broadcast over (matrices, out, in)."""
-        matrices = fold.matrices(p)
+    def _compute_norms(self, fold: Fold, p: Tensor) -> Tensor:
+        """Returns the norms of matrices, rows or columns, broadcastable to (matrices, out, in)."""
+        matrices = fold.stack_matrices(p)
         if self.constraint == "spectral":
             return torch.linalg.matrix_norm(matrices, 2, keepdim=True)
         dims = {"rows": (2,), "columns": (1,)}.get(self.constraint, (1, 2))
@@ -182,33 +197,36 @@ class Constrained(torch.optim.Optimizer):
 
 
 class Hyperball(Stacks):
-    """Steps on the sphere of the Frobenius norm R that every matrix starts with.
+    """Steps on the sphere with the initial Frobenius norm R of every matrix.
 
-    Law: w <- R n(w - lr R n(u)) with n(x) = x / |x| and u the step of another optimizer; w = 0 stays.
+    Law: w <- R n(w - lr R n(u)) with n(x) = x / |x| and u the step of another optimizer; w = 0 stays 0.
     Source: Wen et al. (2025), Hyperball.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure."""
+        """Updates all parameters; ``closure`` is ignored."""
         for group in self.param_groups:
             (p,) = group["params"]
             if p.grad is not None:
                 fold, state = group["fold"], self.state[p]
-                now, u = fold.matrices(p), self.direction(state.setdefault("inner", {}), fold.matrices(p.grad))
-                radius = state.setdefault("radius", _norm(now).clone())
-                moved = now - group["lr"] * radius * u / _norm(u).clamp_min(TINY)
-                back = radius / _norm(moved).clamp_min(TINY)
-                p.copy_(fold.stacked(moved * back, p))
-                group["kept"] = fold.stacked(back.expand_as(moved), p)
+                now, u = (
+                    fold.stack_matrices(p),
+                    self.compute_direction(state.setdefault("inner", {}), fold.stack_matrices(p.grad)),
+                )
+                radius = state.setdefault("radius", _compute_norm(now).clone())
+                moved = now - group["lr"] * radius * u / _compute_norm(u).clamp_min(TINY)
+                back = radius / _compute_norm(moved).clamp_min(TINY)
+                p.copy_(fold.unstack(moved * back, p))
+                group["kept"] = fold.unstack(back.expand_as(moved), p)
 
 
 class AdamH(Hyperball):
-    """Adam's step, with epsilon far below every gradient."""
+    """Hyperball with Adam's step and a negligible epsilon."""
 
     betas = 0.9, 0.999
 
-    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+    def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         state["t"] = state.get("t", 0) + 1
         moments = []
         for beta, x in zip(self.betas, (grads, grads.square()), strict=True):
@@ -218,50 +236,53 @@ class AdamH(Hyperball):
 
 
 class MuonH(Hyperball, Muon):
-    """Muon's step."""
+    """Hyperball with Muon's step."""
 
 
-def shrinkage(group: Mapping[str, Any]) -> Tensor | float:
-    """The factor on a weight in the last step, by decay or by the return to a sphere."""
+def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:
+    """Returns the factor on a weight in the last step, from decay or from the return to a sphere."""
     decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
     factor: Tensor | float = group.get("kept", decay)
     return factor
 
 
 TINY = 1e-30
-"""A lower bound on divisors."""
+"""Lower bound on divisors."""
 
 
-def _norm(matrices: Tensor) -> Tensor:
-    """Frobenius norms, (matrices, 1, 1)."""
+def _compute_norm(matrices: Tensor) -> Tensor:
+    """Returns the Frobenius norms of matrices, (matrices, 1, 1)."""
     return torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
 
 
 class Shampoo(Stacks):
-    """Law: w -= lr L^-1/4 g R^-1/4 with L and R the sums of g g^T and g^T g so far; directions in which all gradients
-    were zero have no part. Every block of side ``blocks`` is a matrix by itself; 0 for none. Source: Gupta et al.
-    (2018), Algorithm 1."""
+    """Preconditions the gradient on both sides.
+
+    Law: w -= lr L^-1/4 g R^-1/4, where L and R are the sums of g g^T and g^T g over all steps; directions in which all
+    gradients vanish are left out. If ``blocks`` is not 0, every block of this side length is a matrix of its own.
+    Source: Gupta et al. (2018), Algorithm 1.
+    """
 
     def __init__(self, params: Any, blocks: int = 0, **options: Any) -> None:
         super().__init__(params, **options)
         self.blocks = blocks
 
-    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+    def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         if self.blocks:
             rows, columns = grads.shape[1:]
             filled = F.pad(grads, (0, -columns % self.blocks, 0, -rows % self.blocks))
             cut = filled.unflatten(2, (-1, self.blocks)).unflatten(1, (-1, self.blocks)).transpose(2, 3)
-            return self._stepped(state, cut).transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, :rows, :columns]
-        return self._stepped(state, grads)
+            return self._precondition(state, cut).transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, :rows, :columns]
+        return self._precondition(state, grads)
 
-    def _stepped(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+    def _precondition(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         for side, square in (("left", grads @ grads.mT), ("right", grads.mT @ grads)):
             state[side] = state[side] + square if side in state else square
-        return _root(state["left"]) @ grads @ _root(state["right"])
+        return _compute_root(state["left"]) @ grads @ _compute_root(state["right"])
 
 
-def _root(squares: Tensor) -> Tensor:
-    """The power -1/4 of positive matrices, on the space where they are not zero."""
+def _compute_root(squares: Tensor) -> Tensor:
+    """Returns positive semidefinite matrices to the power -1/4, restricted to the space where they are not zero."""
     sizes, directions = torch.linalg.eigh(squares)
     nonzero = sizes > 1e-10 * sizes[..., -1:]
     powers = torch.where(nonzero, sizes, 1.0) ** -0.25 * nonzero
@@ -269,81 +290,83 @@ def _root(squares: Tensor) -> Tensor:
     return root
 
 
-class Several(torch.optim.Optimizer):
-    """Several optimizers as one; their groups are its own."""
+class JoinedOptimizers(torch.optim.Optimizer):
+    """Several optimizers as one, with the groups of all."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for x in optimizers for group in x.param_groups], {})
         self.optimizers = optimizers
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure."""
+        """Updates with every optimizer; ``closure`` is ignored."""
         for optimizer in self.optimizers:
             optimizer.step()
 
 
-def optimizers_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
-    """The optimizers that are stepped as one."""
-    return optimizer.optimizers if isinstance(optimizer, Several) else [optimizer]
+def list_optimizers(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
+    """Returns the optimizers that are joined in one, or the optimizer itself."""
+    return optimizer.optimizers if isinstance(optimizer, JoinedOptimizers) else [optimizer]
 
 
 PUBLIC = "pytorch_optimizer"
-"""The package whose classes can be named beside those of torch."""
+"""A package whose optimizers can be named as those of torch can."""
 OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, NorMuon, Shampoo, AdamH, MuonH)}
-"""Optimizers that torch lacks, or that it has for one matrix alone."""
+"""Optimizers that torch lacks, or that it has for single matrices only."""
 
 Group = tuple[Optimizer, Mapping[str, object]]
-"""The rule of a tensor, and its group of parameters."""
+"""The rule of a tensor, and its parameter group."""
 
 
 @lru_cache
-def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """The class that steps by a rule, with its options, once tried on a small tensor.
+def find_stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
+    """Returns the optimizer class of a rule, with its options, after a trial step on a small tensor.
 
     Raises:
-        UsageError: there is none, an option that its rule sets, it fails with these options, or makes weights that are
-            not finite.
+        UsageError: there is no such class, an option is one that the rule sets itself, the trial step fails, or its
+            weights are not finite.
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
     what, (file, _, name) = f"{rule.torch}, which {rule.name} steps with,", rule.torch.rpartition(":")
-    place: Any = python_module(file) if file.endswith(".py") else torch.optim
+    place: Any = import_python(file) if file.endswith(".py") else torch.optim
     if file == PUBLIC:
         try:
             place = import_module(PUBLIC)
         except ModuleNotFoundError:
-            raise missing(f"training with {rule.name}", PUBLIC, "verify") from None
+            raise missing_package(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    stacks = rule.normalises == "matrix" or rule.blocks or rule.sphere
+    stacks = rule.normalises == "matrix" or rule.blocks or rule.keeps_norm
     sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if stacks else {}
     cls = partial(cls, **sides) if sides else cls
     weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
-    numbers = group(rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {}))[1]
+    numbers = build_group(
+        rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.acts_on_matrices else {})
+    )[1]
     if taken := [x for x in rule.options if x in numbers or x in sides]:
         raise UsageError(f"{taken[0]} in options of {rule.name} is set for every tensor by itself; leave it out")
-    with foreign(what):
+    with guard_foreign_code(what):
         cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
-        raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
-    return cls if rule.sphere or not rule.constraint else _constrained(cls, rule.constraint)
+        raise UsageError(f"{what} makes weights that are not finite; change its options {quote_value(rule.options)}")
+    return cls if rule.keeps_norm or not rule.constraint else _add_constraint(cls, rule.constraint)
 
 
-def _constrained(cls: Callable[..., torch.optim.Optimizer], constraint: str) -> Callable[..., torch.optim.Optimizer]:
+def _add_constraint(cls: Callable[..., torch.optim.Optimizer], constraint: str) -> Callable[..., torch.optim.Optimizer]:
     @wraps(cls, assigned=())
-    def made(params: Any, **options: Any) -> torch.optim.Optimizer:
+    def build_constrained(params: Any, **options: Any) -> torch.optim.Optimizer:
         return Constrained(cls(params, **options), constraint)
 
-    return made
+    return build_constrained
 
 
-def group(
+def build_group(
     rule: Optimizer, parameter: nn.Parameter, lr: float, eps: float, lr_times_decay: float, **options: object
 ) -> Group:
-    """The group of one parameter, with epsilon and weight decay only where its rule has them."""
+    """Returns the parameter group of one parameter, with epsilon and weight decay only if its rule has them."""
     numbers: dict[str, object] = {"params": [parameter], "lr": lr, **options}
     if rule.epsilon:
         numbers["eps"] = eps
@@ -354,25 +377,26 @@ def group(
     return rule, numbers
 
 
-def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
-    """One optimizer for all groups, each stepped by its rule.
+def build_optimizer(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
+    """Returns one optimizer for all groups, in which each group is stepped by its rule.
 
     Args:
-        options: passed on to those that take them, such as ``betas``.
+        groups: the groups with their rules.
+        options: passed to the classes that accept them, such as ``betas``.
 
     Raises:
         UsageError: a rule that cannot be trained.
     """
     parts = []
     for rule in dict.fromkeys(rule for rule, _ in groups):
-        cls = stepper(rule)
+        cls = find_stepper(rule)
         taken = {k: v for k, v in options.items() if k in inspect.signature(cls).parameters}
         parts.append(cls([dict(numbers) for of, numbers in groups if of == rule], **{**rule.options, **taken}))
-    return parts[0] if len(parts) == 1 else Several(parts)
+    return parts[0] if len(parts) == 1 else JoinedOptimizers(parts)
 
 
-def class_name(trained: Trained) -> str:
-    """The name of an optimizer in reports, with its epsilon where that is negligible."""
+def format_class_name(trained: OptimizerSpec) -> str:
+    """Returns the name of an optimizer for reports, such as ``torch.optim.Adam, epsilon negligible``."""
     names = []
     for rule in trained.rules:
         where = "scalecalc." if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim."

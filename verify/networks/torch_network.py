@@ -1,8 +1,8 @@
-"""Any network of the language as a torch module: replicas that train side by side, with the real optimizer.
+"""Any network of the equation language as a torch module: replicas train side by side with a real optimizer.
 
-Signals follow from the equations by contraction; no letter, role or name has a meaning of its own. Every parameter has
-a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so each replica trains
-exactly as it would alone.
+Signals are computed from the equations by contraction; no name of an index or tensor has a special meaning. Every
+parameter has a leading replica dimension. The optimizers act entrywise and the loss is a sum over replicas, so each
+replica trains exactly as it would alone.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import DATA, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Scaling
-from scaling_algebra.verify.hardware import generators
+from scaling_algebra.verify.hardware import seed_generators
 
 from .contraction import contract
-from .replicas import DTYPE, Draw, fill, sample
-from .scales import DECAY, constants, every_size
-from .steppers import Fold, Group, assembled, group
+from .replicas import DTYPE, ReplicaDraw, fill_normal, sample_input
+from .scales import DECAY, choose_constants, complete_sizes
+from .steppers import Fold, Group, build_group, build_optimizer
 
 OWN: dict[str, Callable[..., Tensor]] = {}
-"""Functions that torch lacks, by ``torch`` of ``functions.toml``, of a tensor, and of the dimension they go along:
-``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
+"""Functions that torch lacks, by the name ``torch`` in ``functions.toml``: of a tensor, and of the dimension if they
+act along one. ``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
 SELECTED = 0.5
-"""Share of the entries that a top-K selection takes."""
+"""Share of the entries that a top-K selection keeps."""
 
 Signals = dict[str, Tensor]
 
 
-def selected(size: int) -> int:
-    """The number of entries that a top-K selection takes of this many."""
+def count_selected(size: int) -> int:
+    """Returns how many of ``size`` entries a top-K selection keeps."""
     return max(1, round(SELECTED * size))
 
 
-def applied(function: Function, letters: str, x: Tensor) -> Tensor:
-    """A function of its argument, (S, *letters); a selection is constant in the backward pass."""
+def apply_function(function: Function, letters: str, x: Tensor) -> Tensor:
+    """Applies a function to its argument, (S, *indices); a selection is constant in the backward pass."""
     kind = function.kind
     along = 1 + letters.index(function.over) if function.over else 0
     chosen = None
     if kind.selects:
-        picked = x.detach().topk(selected(x.shape[along]), along).indices
+        picked = x.detach().topk(count_selected(x.shape[along]), along).indices
         chosen = torch.zeros_like(x, dtype=torch.bool).scatter(along, picked, True)
     if kind.kind == "softmax":
         logits = x if chosen is None else x.masked_fill(~chosen, -torch.inf)
@@ -60,13 +60,13 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
         normalised: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
         return normalised.movedim(-1, along)
     if kind.mixes:
-        return entrywise(kind)(x, along)
-    values = 0 * x + 1 if function.masks else entrywise(kind)(x)
+        return find_torch_function(kind)(x, along)
+    values = 0 * x + 1 if function.masks else find_torch_function(kind)(x)
     return values if chosen is None else values * chosen
 
 
-def entrywise(kind: FunctionKind) -> Callable[..., Tensor]:
-    """The torch function of a function: from ``OWN``, ``torch.nn.functional`` or ``torch``.
+def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
+    """Returns the torch function of a function: from ``OWN``, ``torch.nn.functional`` or ``torch``.
 
     Raises:
         UsageError: there is none.
@@ -79,76 +79,81 @@ def entrywise(kind: FunctionKind) -> Callable[..., Tensor]:
 
 
 TINY = 1e-40
-"""Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
+"""Added to the mean square that a norm divides by, so that exact zero does not divide by zero."""
 
 
 class TorchNetwork(nn.Module):
     """Replicas of a network with the powers of a scaling.
 
-    If K is a dimension, it is the network of an infinite batch of tokens, each routed to its own K of M experts: every
-    sum over experts has the share K/M (``dynamics/sparse_routing.py``). ``active`` is K, else M.
+    If K is a dimension, this is the network of an infinite batch of tokens, each routed to its own K of M experts:
+    every sum over experts gets the factor K/M (``dynamics/sparse_routing.py``).
 
     Args:
-        scaling: init stds, tied roles and multipliers.
+        network: the equations.
+        draw: sizes, seeds and device.
+        scaling: init stds, tied tensors and multipliers.
+        dtype: of weights and signals.
 
     Attributes:
-        weights: parameters, shape (S, *letters), by role.
-        sizes: of every index letter.
+        weights: parameters by tensor, (S, *indices).
+        sizes: size of every index name.
+        active: number of experts per token: K, or M if all are active.
+        multipliers: value of every multiplier.
         x: the training input.
     """
 
-    def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
+    def __init__(self, network: Network, draw: ReplicaDraw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
         for s in network.statements:
             if isinstance(s, Function) and s.kind.kind == "entrywise":
-                entrywise(s.kind)  # fail before the long part
+                find_torch_function(s.kind)  # fail before the long part
         self.active = draw.dims.get("K", draw.dims.get("M", 0))
         routed = self.active != draw.dims.get("M", 0)
         network = averaged(network) if routed else network
-        self.network, self.draw, self.scaling, self.constants = network, draw, scaling, constants(network)
-        dims = every_size(network, draw.dims)
+        self.network, self.draw, self.scaling, self.constants = network, draw, scaling, choose_constants(network)
+        dims = complete_sizes(network, draw.dims)
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
         self.weights: dict[str, nn.Parameter] = {}
-        seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
+        seeded, shared = seed_generators(draw.seeds, draw.device), seed_generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
-            memory, std = self.memory(tensor), scaling.tensors[role].init_std
+            memory, std = self.get_memory_order(tensor), scaling.tensors[role].init_std
             shape = [self.sizes[x] for x in memory]
             weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
             weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
-                fill(weight, drawn, seeded if self.grows(tensor.letters) else shared)
+                fill_normal(weight, drawn, seeded if self.grows(tensor.letters) else shared)
                 weight *= self.constants.init_of(role) * std.at(dims)
             self.weights[role] = nn.Parameter(weight)
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
-        self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
+        self.register_buffer("x", sample_input(network, self.sizes, draw).to(dtype))
         self.x: Tensor
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(dims) for m in scaling.multipliers}
         self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
-        self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
+        self._noise = seed_generators([seed + NOISE for seed in draw.shared], draw.device)
 
     def grows(self, letters: str) -> bool:
-        """Has a tensor with these letters an index of an axis that grows?"""
+        """Whether a tensor with these index names has a growing axis."""
         return any(self.draw.grows(self.network.axes[x]) for x in letters)
 
     def of_token(self) -> TorchNetwork:
-        """The network as one token sees it: its experts are the first K, which are as good as any others."""
+        """Returns the network that one token sees, with the first K experts (which ones does not matter)."""
         seen = copy(self)
         experts = {x for x, axis in self.network.letters.items() if axis == "M"}
         seen.sizes = {x: self.active if x in experts else size for x, size in self.sizes.items()}
         seen.multipliers = {**self.multipliers, SHARE: 1.0}
         return seen
 
-    def seen(self, letters: str, x: Tensor) -> Tensor:
-        """The entries of a tensor with these index letters that a token sees."""
+    def select_seen(self, letters: str, x: Tensor) -> Tensor:
+        """Returns the entries that a token sees of a tensor with these index names: those of the first K experts."""
         for k, letter in enumerate(letters, x.ndim - len(letters)):
             if self.network.letters.get(letter) == "M":
                 x = x.narrow(k, 0, self.active)
         return x
 
     def noise(self) -> Signals:
-        """Noise of one step, by signal; every call draws that of the next step."""
+        """Draws the noise signals of the next step, by name."""
         drawn = {}
         for s in self.network.functions:
             if s.kind.kind == "noise":
@@ -160,10 +165,16 @@ class TorchNetwork(nn.Module):
     def signals(
         self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor], given: Mapping[str, Tensor] | None = None
     ) -> Signals:
-        """Every signal with these weights, (S, *letters). ``given`` signals are taken as they are."""
+        """Computes every signal, (S, *indices).
+
+        Args:
+            weights: by tensor.
+            noise: by noise signal.
+            given: signals that are not computed but taken as they are.
+        """
         replicas = len(next(iter(weights.values())))
-        data = self.steady(DATA, replicas)
-        signals: Signals = {x: self.steady(x, replicas) for x in self.network.constants}
+        data = self.repeat_input(DATA, replicas)
+        signals: Signals = {x: self.repeat_input(x, replicas) for x in self.network.constants}
         signals[DATA] = data.detach().requires_grad_() if torch.is_grad_enabled() else data
         for s in self.network.statements:
             if given and s.out in given:
@@ -175,28 +186,36 @@ class TorchNetwork(nn.Module):
                 product = contract(operands, self.network.signals[s.out], self.sizes)
                 signals[s.out] = product * self.multiplier(s.multipliers)
             else:
-                signals[s.out] = value = self.made(s, signals.__getitem__, noise)
+                signals[s.out] = value = self.compute_statement(s, signals.__getitem__, noise)
                 if torch.is_grad_enabled() and not value.requires_grad:
                     value.requires_grad_()  # no gradient goes on from here, but one comes
         return signals
 
-    def steady(self, name: str, replicas: int) -> Tensor:
-        """The training input, or a constant, repeated for some replicas."""
-        x = self.x if name == DATA else sample(self.network, self.sizes, self.draw, name).to(self.x.dtype)
+    def repeat_input(self, name: str, replicas: int) -> Tensor:
+        """Returns the training input, or a constant, expanded to a number of replicas."""
+        x = self.x if name == DATA else sample_input(self.network, self.sizes, self.draw, name).to(self.x.dtype)
         return x.expand(replicas, *x.shape)
 
-    def made(self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]) -> Tensor:
-        """The output of a sum or a function, (S, *letters), from the signals below."""
+    def compute_statement(
+        self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Returns the output of a sum or a function, (S, *indices).
+
+        Args:
+            s: the statement.
+            signal: returns a signal by name.
+            noise: by noise signal.
+        """
         letters = self.network.signals[s.out]
         if isinstance(s, Sum):
-            return torch.stack([self.turned(signal(x.name), x.letters, letters) for x in s.terms]).sum(0)
+            return torch.stack([self.permute_axes(signal(x.name), x.letters, letters) for x in s.terms]).sum(0)
         if s.source is None:
             return noise[s.out]
-        return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
+        return apply_function(s, letters, self.permute_axes(signal(s.source.name), s.source.letters, letters))
 
-    def memory(self, tensor: language.Tensor) -> str:
-        """The letters of a tensor in the order of memory. If experts read signals of their own, fan-in comes next to
-        the letter of the expert: a sum over both is one matrix product."""
+    def get_memory_order(self, tensor: language.Tensor) -> str:
+        """Returns the index names of a tensor in storage order. If experts read signals of their own, fan-in is next
+        to the expert index, so that a sum over both is one matrix product."""
         use = next(s for s in self.network.linear if s.tensor and self.network.tensors[s.tensor.name] is tensor)
         if not any(tensor.experts in x.letters for x in use.factors if tensor.experts):
             return tensor.letters
@@ -204,23 +223,23 @@ class TorchNetwork(nn.Module):
         return "".join(x for x in tensor.letters if x not in inner) + inner
 
     def multiplier(self, names: Sequence[str]) -> float:
-        """The product of these multipliers; those that the scaling does not set are 1."""
+        """Returns the product of the named multipliers; one that the scaling does not set is 1."""
         return prod(self.multipliers.get(m, 1.0) for m in names)
 
-    def turned(self, x: Tensor, old: str, new: str) -> Tensor:
-        """A tensor with its indices in another order."""
+    def permute_axes(self, x: Tensor, old: str, new: str) -> Tensor:
+        """Returns a tensor with its indices permuted from the order ``old`` to ``new``."""
         return x if old == new else x.permute(0, *(1 + old.index(letter) for letter in new))
 
-    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
-        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
+    def optimizer(self, trained: OptimizerSpec) -> torch.optim.Optimizer:
+        """Returns the real optimizer, with one parameter group per tensor (own lr, eps and weight decay).
 
-        Every group has one more key, ``symbol``: the role of its tensor. A frozen tensor is in no group.
+        The key ``symbol`` of a group is the name of its tensor. A frozen tensor has no group.
 
         Raises:
-            UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
+            UsageError: the rule cannot be trained, or the scaling lacks an epsilon that it needs.
         """
         groups, c = list[Group](), self.constants
-        dims = every_size(self.network, self.draw.dims)
+        dims = complete_sizes(self.network, self.draw.dims)
         for role, tensor in self.network.tensors.items():
             rule, scale = trained.of(role), self.scaling.tensors[role]
             if scale.lr is None:
@@ -230,17 +249,17 @@ class TorchNetwork(nn.Module):
             lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
             eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
             options: dict[str, object] = {"symbol": role}
-            if rule.folded:
+            if rule.acts_on_matrices:
                 options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
                 options["bound"] = rule.constrains(self.network, role)
-            groups.append(group(rule, self.weights[role], lr, eps, DECAY, **options))
-        return assembled(groups)
+            groups.append(build_group(rule, self.weights[role], lr, eps, DECAY, **options))
+        return build_optimizer(groups)
 
     def forward(self) -> Tensor:
-        """The output of every replica, shape (S,), with the noise of the next step."""
+        """Returns the output of every replica, (S,), with the noise of the next step."""
         output: Tensor = self.signals(self.weights, self.noise())[self.network.output]
         return output
 
 
 NOISE = 500_009
-"""Offset of the random streams of noise from those of the tensors."""
+"""Offset between the random streams of tensors and of noise."""

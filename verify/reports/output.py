@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
 from scaling_algebra.files import make_folder
-from scaling_algebra.files import write as write_file
+from scaling_algebra.files import write_file as write_file
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging import presentation
 from scaling_algebra.verify.judging.fit import Verdict
@@ -47,12 +47,12 @@ def document(judged: Judged, command: str, every: bool = False) -> Document:
     if len(judged) == 1:
         ((job, report),) = judged
         record = {"command": command, **as_json(job, report)}
-        return replace(presentation.report(report, job.heading, every), record=record, source=command)
+        return replace(presentation.build_report_document(report, job.heading, every), record=record, source=command)
     header = ("run", "agree", "refuted", "inconclusive", "sizes n", "seeds", "device", "time")
     blocks: list[Block] = [Heading(closing(judged)), Grid.of(header, [_overview(*run) for run in judged])]
     for job, report in judged:
         lines = [str(gate) for gate in report.gates if every or not gate.passed]
-        lines += [presentation.sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
+        lines += [presentation.describe_row(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
         if lines:
             blocks += [Heading(job.name, 2), Lines.of(*lines, listed=True)]
     return Document(tuple(blocks), _record(judged, command), command, closing(judged))
@@ -101,7 +101,7 @@ def exit_code(judged: Judged) -> int:
 def html(judged: Judged, command: str) -> str:
     """Returns the HTML page: the output of the command, every row of every run, and the pictures."""
     documents = [document(judged, command)]
-    documents += [presentation.report(report, job.name, every=True) for job, report in judged]
+    documents += [presentation.build_report_document(report, job.name, every=True) for job, report in judged]
     pictures = [
         f"<h2>{escape(job.name)}: what does not agree</h2>\n{_picture(drawn)}" for job, drawn in _slopes(judged)
     ]

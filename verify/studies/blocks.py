@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.verdicts import fit_of, spacing_of
+from scaling_algebra.verify.judging.verdicts import compute_spacing, fit_quantity
 from scaling_algebra.verify.measuring.runs import measure
 
 from .findings import Conditions, Observation
@@ -103,7 +103,7 @@ def block(
         if name.endswith(", typical"):
             observations[name] = Observation(run.values[quantity, step], run.sizes)
         else:
-            values, spacing = run.cleaned(quantity, step), spacing_of(run)
+            values, spacing = run.get_cleaned(quantity, step), compute_spacing(run)
             derived = deficit(d, step) if quantity == "phi.deficit" else d.analysis()(quantity, step).exponent
             observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing)
     return observations
@@ -135,7 +135,7 @@ def _slope(run: Measurement, quantity: str, step: int) -> str:
     if not measured:
         return f"{quantity} is not measured"
     name = max(measured, key=lambda n: float(np.sqrt(np.mean(run.values[n, step][-1] ** 2))))
-    f = fit_of(run, name, step)
+    f = fit_quantity(run, name, step)
     where = f"{name} " if name != quantity else ""
     sizes = f"n = {min(run.sizes):g} to {max(run.sizes):g}"
     return f"{where}slope {f.slope:+.3f}, 95 % interval [{f.low:+.3f}, {f.high:+.3f}], {sizes}, {f.seeds} seeds or more"

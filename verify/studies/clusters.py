@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
-from scaling_algebra.laws.assumptions import composed
+from scaling_algebra.laws.assumptions import compose_definitions
 from scaling_algebra.laws.law import read_law
 from scaling_algebra.verify.judging.fit import Array
 
@@ -302,5 +302,5 @@ def margins(
         schedule = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
         runs = (Training(schedule, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
         outputs.append(np.array([float(np.median(run)) for run in runs]))
-    derived = Fraction(str(composed(read_law("switch-cluster").define, {})["expert_margin"]["M"]))
+    derived = Fraction(str(compose_definitions(read_law("switch-cluster").define, {})["expert_margin"]["M"]))
     return {"cubic: y f_m at T_2": Observation(outputs, experts, "M", derived, Fraction(1))}

@@ -15,11 +15,17 @@ from functools import cached_property
 
 import numpy as np
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
-from scaling_algebra.verify.judging.optima import best_rates, vertex
-from scaling_algebra.verify.judging.regions import Acceptance, Named, Settled, outcome
-from scaling_algebra.verify.judging.resampling import LEVEL, RESAMPLES, Estimate, resampled, slope_weights
+from scaling_algebra.verify.judging.optima import find_best_rates, find_vertex
+from scaling_algebra.verify.judging.regions import Acceptance, Named, Outcome, name_outcome
+from scaling_algebra.verify.judging.resampling import (
+    LEVEL,
+    RESAMPLES,
+    Estimate,
+    compute_slope_weights,
+    estimate_by_bootstrap,
+)
 from scaling_algebra.verify.networks.scales import Dims
 
 UNKNOWN = Estimate(*(math.nan,) * 4)
@@ -38,7 +44,7 @@ class Change:
 
     estimate: Estimate
     used: tuple[int, ...]
-    verdict: Settled
+    verdict: Outcome
     why: str
 
 
@@ -56,12 +62,12 @@ class Question:
 
     def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
         """Judges an estimate. A text ``unknown`` that is not empty makes the verdict inconclusive and is its reason."""
-        verdict = Settled.INCONCLUSIVE if unknown else outcome(self.named, estimate.low, estimate.high)
-        where = "in none of the regions" if verdict is Settled.INCONCLUSIVE else f"in the region of {verdict}"
+        verdict = Outcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
+        where = "in none of the regions" if verdict is Outcome.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
-def _of_losses(below: Settled, about: Settled, above: Settled) -> Question:
+def _of_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
     """Makes the question about a change of losses. An interval on one side of 0 shows a change, however small."""
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
@@ -70,17 +76,17 @@ def _of_losses(below: Settled, about: Settled, above: Settled) -> Question:
 
 DRIFT = Question(
     (
-        (Settled.TRANSFERS, Acceptance(-0.25, 0.25)),
-        (Settled.DRIFTS, Acceptance(-math.inf, -0.25)),
-        (Settled.DRIFTS, Acceptance(0.25, math.inf)),
+        (Outcome.TRANSFERS, Acceptance(-0.25, 0.25)),
+        (Outcome.DRIFTS, Acceptance(-math.inf, -0.25)),
+        (Outcome.DRIFTS, Acceptance(0.25, math.inf)),
     ),
     "a drift by 0.25 is small",
 )
 """Change of log2 of the best rate per doubling of the width. Exponents are multiples of 1/2, so a tolerance of 1/4
 is half the distance to the nearest wrong one."""
-SCALE = _of_losses(Settled.IMPROVES, Settled.STALLS, Settled.WORSENS)
+SCALE = _of_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
 """Change of log2 of the best loss per doubling of the width."""
-RANK = _of_losses(Settled.BETTER, Settled.EQUAL, Settled.WORSE)
+RANK = _of_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
 """log2 of the ratio of the best losses of two parameterizations at one width."""
 
 
@@ -160,8 +166,8 @@ def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> 
     """
     rates = [(np.array(c.log2_lr), c.losses) for c in curves]
     if min(c.seeds for c in curves) == 1:
-        return Estimate(float(weights @ [vertex(x, y.mean(axis=1)) for x, y in rates]), *(math.nan,) * 3)
-    best = best_rates(rates, LEVEL, RESAMPLES)
+        return Estimate(float(weights @ [find_vertex(x, y.mean(axis=1)) for x, y in rates]), *(math.nan,) * 3)
+    best = find_best_rates(rates, LEVEL, RESAMPLES)
     value, noise, left = (weights @ part for part in best[:3])
     low, high = np.percentile(
         value + (best.wide * noise + left if exact else noise), [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
@@ -182,7 +188,7 @@ def drift(curves: Sequence[LossCurve]) -> Change:
     unknown = few(curves, len(inside))
     if outside := ", ".join(str(c.width) for c in curves if c.unknown):
         unknown = f"the optimum may lie on the edge of the grid at width {outside}"
-    return DRIFT.judged(optimum(inside, slope_weights(used)), used, unknown)
+    return DRIFT.judged(optimum(inside, compute_slope_weights(used)), used, unknown)
 
 
 def improvement(curves: Sequence[LossCurve]) -> Change:
@@ -197,7 +203,9 @@ def improvement(curves: Sequence[LossCurve]) -> Change:
     unknown = few(curves, len(curves)) or _at_edge(top) if len(top) > 1 else "one width shows no change"
     widths, slope = [c.width for c in top], UNKNOWN
     if len(top) > 1:
-        slope = resampled([c.losses for c in top], lambda means: slope_weights(widths) @ _lowest(means), paired=True)
+        slope = estimate_by_bootstrap(
+            [c.losses for c in top], lambda means: compute_slope_weights(widths) @ _lowest(means), paired=True
+        )
     return SCALE.judged(slope, widths, unknown)
 
 
@@ -209,9 +217,11 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     it contains 0 and is wider, or seeds are too few, or a best loss lies at the edge of its grid.
     """
     seeds = min(curve.seeds, reference.seeds)
-    few = f"{amount(seeds, 'seed')}; at least {MIN_SEEDS} needed"
+    few = f"{count_noun(seeds, 'seed')}; at least {MIN_SEEDS} needed"
     unknown = few if seeds < MIN_SEEDS else _at_edge((curve, reference))
-    ratio = resampled([curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True)
+    ratio = estimate_by_bootstrap(
+        [curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True
+    )
     return RANK.judged(ratio, [curve.width], unknown)
 
 
@@ -220,20 +230,20 @@ def regret(curve: LossCurve, log2: float) -> Estimate:
     if log2 not in curve.log2_lr:
         return UNKNOWN
     at = curve.log2_lr.index(log2)
-    return resampled([curve.losses], lambda means: means[0][at] - means[0].min(axis=0))
+    return estimate_by_bootstrap([curve.losses], lambda means: means[0][at] - means[0].min(axis=0))
 
 
-def overall(derived: Sequence[Settled], controls: Sequence[Settled]) -> Settled:
+def overall(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
     """Returns the verdict on the derived parameterizations, given those on the negative controls.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
     cannot detect a drift: INCONCLUSIVE, unless a derived one drifts anyway.
     """
     judged = derived or controls
-    if Settled.DRIFTS in judged:
-        return Settled.DRIFTS
-    blind = bool(derived) and any(v != Settled.DRIFTS for v in controls)
-    return Settled.INCONCLUSIVE if blind or Settled.INCONCLUSIVE in judged or not judged else Settled.TRANSFERS
+    if Outcome.DRIFTS in judged:
+        return Outcome.DRIFTS
+    blind = bool(derived) and any(v != Outcome.DRIFTS for v in controls)
+    return Outcome.INCONCLUSIVE if blind or Outcome.INCONCLUSIVE in judged or not judged else Outcome.TRANSFERS
 
 
 def few(curves: Sequence[LossCurve], widths: int) -> str:
@@ -241,7 +251,7 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
-    return f"{amount(widths, 'width')} and {amount(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
+    return f"{count_noun(widths, 'width')} and {count_noun(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
 def _lowest(means: Sequence[Array]) -> Array:

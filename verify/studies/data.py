@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, foreign, missing, shown, unknown_name
+from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value, unknown_name
 from scaling_algebra.verify.tracing.sources import function_of
 
 CLASSES = 10
@@ -58,7 +58,7 @@ class Data:
         """
         drawn = self.cut(seed, step)
         if not (isinstance(drawn, tuple) and len(drawn) == 2):
-            raise UsageError(f"{self.name} returns {shown(drawn)}; return (inputs, targets)")
+            raise UsageError(f"{self.name} returns {quote_value(drawn)}; return (inputs, targets)")
         x, y = (torch.as_tensor(part) for part in drawn)
         if device != "cpu":
             x, y = x.pin_memory(), y.pin_memory()  # else the copy waits for the device
@@ -104,7 +104,7 @@ def digits(batch: int = 32) -> Data:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise missing("digits", "scikit-learn", "verify") from None
+        raise missing_package("digits", "scikit-learn", "verify") from None
     images, labels = load_digits(return_X_y=True)
     images = ((images - images.mean()) / images.std()).astype(np.float32)
     held = np.arange(len(images)) % 5 == 4
@@ -159,7 +159,7 @@ def load(name: str, settings: tuple[str, ...] = ()) -> Data:
         batches = function_of(name)[0]
 
         def cut(seed: int, step: int | None) -> tuple[Any, Any]:
-            with foreign(f"{name}({seed}, {step})"):
+            with guard_foreign_code(f"{name}({seed}, {step})"):
                 return batches(seed, step)
 
         first = Data(name, cut, "").batch(0, None, "cpu")
@@ -187,7 +187,7 @@ def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[s
         if name not in names:
             raise unknown_name(kind, name, names)
         try:
-            values[name] = limits.within(name, limits.whole(number), 1, limits.SEEDS)
+            values[name] = limits.check_range(name, limits.parse_integer(number), 1, limits.SEEDS)
         except ValueError:
             wrong = f"cannot read the setting {given!r}; write name=number, e.g. {name}={names[name]}"
             raise UsageError(wrong) from None

@@ -18,10 +18,18 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from scaling_algebra.errors import amount
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent, number
+from scaling_algebra.errors import count_noun
+from scaling_algebra.verify.judging.fit import (
+    MIN_SEEDS,
+    MIN_SIZES,
+    Array,
+    Verdict,
+    fit_exponent,
+    judge_exponent,
+    round_for_json,
+)
 from scaling_algebra.verify.judging.regions import Acceptance
-from scaling_algebra.verify.judging.resampling import median, resampled, slope_weights
+from scaling_algebra.verify.judging.resampling import compute_slope_weights, estimate_by_bootstrap, weighted_median
 
 
 class By(StrEnum):
@@ -69,7 +77,7 @@ class Observation:
     def data(self) -> str:
         """The sizes and seeds as text, such as ``n = 16 to 128, 32 seeds``."""
         sizes = f"{self.of} = {min(self.n):g} to {max(self.n):g}, " if len(self.n) else ""
-        return f"{sizes}{amount(min(map(len, self.values)), 'seed')}"
+        return f"{sizes}{count_noun(min(map(len, self.values)), 'seed')}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,10 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the finding in JSON types, numbers rounded to six digits and null in place of NaN."""
-        measured = {"measured": number(self.measured), "ci": [number(self.low), number(self.high)]}
+        measured = {
+            "measured": round_for_json(self.measured),
+            "ci": [round_for_json(self.low), round_for_json(self.high)],
+        }
         claim = {name: str(vars(self)[name]) for name in ("quantity", "by", "claimed")}
         return claim | measured | {name: str(vars(self)[name]) for name in ("verdict", "expected", "data", "source")}
 
@@ -143,15 +154,15 @@ def _exponent(text: str, observation: Observation) -> str | Fraction | None:
 def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
     """Returns the claim as text, the measured value with the ends of its interval, and the verdict."""
     if not isinstance(claimed, str):
-        slope = fit(observation.n, observation.values)
+        slope = fit_exponent(observation.n, observation.values)
         verdict = judge_exponent(slope, claimed, observation.spacing)
         return power(claimed, observation.of), slope.slope, slope.low, slope.high, verdict
     sign, _, text = claimed.partition(" ")
     limit, few = float(Fraction(text)), min(map(len, observation.values)) < MIN_SEEDS
     if sign == "below":  # least squares through the logarithms of the medians over seeds
-        weights = slope_weights(observation.n)
-        value, _, low, high = resampled(
-            observation.values, lambda medians: weights @ np.log2(np.stack(medians)), centre=median
+        weights = compute_slope_weights(observation.n)
+        value, _, low, high = estimate_by_bootstrap(
+            observation.values, lambda medians: weights @ np.log2(np.stack(medians)), centre=weighted_median
         )
         few, claimed = few or len(observation.n) < MIN_SIZES, f"below {power(Fraction(text))}"
     else:

@@ -24,10 +24,10 @@ from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.spec.trained import trained
-from scaling_algebra.verify.apply.planning import planned
+from scaling_algebra.verify.apply.planning import build_plan
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.building import called, usual
@@ -155,11 +155,11 @@ def _plans(
     reading, small = model.reading(base), model.build(base, 0)
     stds = {role: _std(small, role) for role in reading.network.tensors}
     given: dict[str, Any] = {"lr": 1.0, "std": stds, "network": reading.network}
-    if any(rule.epsilon for rule in trained(optimizer, reading.network).rules):
+    if any(rule.epsilon for rule in read_optimizers(optimizer, reading.network).rules):
         given["eps"] = EPS
     numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
     for one in map(dict, sizes):
-        plans.append(planned(model.build(one, 0), reading, numbers.at(one), [small]))
+        plans.append(build_plan(model.build(one, 0), reading, numbers.at(one), [small]))
         if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
             raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
     return plans

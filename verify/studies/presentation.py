@@ -9,10 +9,10 @@ from math import isfinite
 from scaling_algebra.documents import document_of, render
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain, typeset
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.presentation import interval, signed
-from scaling_algebra.verify.judging.regions import Settled
+from scaling_algebra.verify.judging.presentation import format_interval, format_signed
+from scaling_algebra.verify.judging.regions import Outcome
 
 from .curves import Change, LossCurve, regret
 from .findings import Finding
@@ -32,7 +32,7 @@ def shown(results: Sequence[Result]) -> Document:
         blocks.append(Heading(f"{name}: {r.experiment.title}"))
         for k, (title, part) in enumerate(r.findings.items(), 1):
             blocks.append(replace(Grid.of(_HEADER, map(_row, part)), name=f"{name}-{k}", title=title))
-        line = f"{name}: {amount(agree, 'claim')} as predicted, {against} against, {undecided} inconclusive"
+        line = f"{name}: {count_noun(agree, 'claim')} as predicted, {against} against, {undecided} inconclusive"
         end = "; interrupted" if r.interrupted else ""
         closing.append(line + end)
         blocks.append(Lines.of(f"{line} ({r.seconds:.1f} s on {r.how.device}){end}"))
@@ -59,7 +59,7 @@ def _row(f: Finding) -> tuple[Piece, ...]:
         verdict += f", must be {f.expected}"
     elif f.verdict is not Verdict.AGREES:
         verdict += ", as it must be"
-    measured = signed(f.measured), interval(f.low, f.high)
+    measured = format_signed(f.measured), format_interval(f.low, f.high)
     return f.quantity, str(f.by), typeset(f.claimed), *measured, verdict, f.data, f.source
 
 
@@ -83,13 +83,13 @@ def study(r: Study) -> Document:
         f"drift: change of log2 of the best learning rate per doubling of {r.along}",
         f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
         f"{e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, {e['steps']} steps, "
-        f"{amount(e['seeds'], 'seed')}",
+        f"{count_noun(e['seeds'], 'seed')}",
     ]
     if r.diverged:
         lines.append(f"diverged (log2 lr): {r.diverged}")
     if any(s.derived for s in r.series):
         blind = "so this run CANNOT SEE a drift"
-        outcomes = {Settled.DRIFTS: "drifts, so a drift would be seen", Settled.TRANSFERS: f"does not drift, {blind}"}
+        outcomes = {Outcome.DRIFTS: "drifts, so a drift would be seen", Outcome.TRANSFERS: f"does not drift, {blind}"}
         controls = [s for s in r.series if not s.derived]
         unknown = f"has no known drift, {blind}"
         lines += [f"control: {s.name} {outcomes.get(s.drift.verdict, unknown)}" for s in controls]
@@ -100,19 +100,19 @@ def study(r: Study) -> Document:
 
 def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
     (value, _, low, high), (loss, error, _) = c.optimum, c.loss
-    rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(signed(value, 2, "unknown")))
+    rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(format_signed(value, 2, "unknown")))
     lost, there = regret(c, at), c.mean_at(at)
     more = f"{there:.3f}" if isfinite(there) else "unknown"
     sizes = [str(n) for n in c.dims.values()]
     return (
-        *sizes, f"{c.parameters:,}", rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", more,
-        signed(lost.value, 3, "unknown"), interval(lost.low, lost.high, 3),
+        *sizes, f"{c.parameters:,}", rate, format_interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", more,
+        format_signed(lost.value, 3, "unknown"), format_interval(lost.low, lost.high, 3),
     )  # fmt: skip
 
 
 def _shift(d: Change) -> tuple[Piece, ...]:
     value, _, low, high = d.estimate
-    return signed(value, 2, "unknown"), interval(low, high, 2), d.verdict, d.why
+    return format_signed(value, 2, "unknown"), format_interval(low, high, 2), d.verdict, d.why
 
 
 def _factor(d: Change) -> tuple[Piece, ...]:

@@ -27,10 +27,10 @@ from torch.nn import functional as F
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.recipes.horizon import horizon
-from scaling_algebra.verify.hardware import generators
+from scaling_algebra.verify.hardware import seed_generators
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.networks.replicas import fill
+from scaling_algebra.verify.networks.replicas import fill_normal
 
 from .data import CLASSES, Data, digits
 from .findings import Conditions, Observation
@@ -77,7 +77,7 @@ def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
     """
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
-        rule: Rule = {q: m.substituted(share) for q, m in horizon("adamw", hold).experts.items()}
+        rule: Rule = {q: m.substitute(share) for q, m in horizon("adamw", hold).experts.items()}
     else:
         rule = horizon("adamw", hold).powers
     return {**rule, **{name: monomial(text) for name, text in instead.items()}}
@@ -112,7 +112,7 @@ def quadratic(
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         observable = Observable(**observables[name])
-        derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
+        derived = monomial(observable.monomial).substitute(placed).substitute(rule)[axis]
         values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
         observations[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
     return observations
@@ -175,13 +175,13 @@ class Replicas(nn.Module):
     def __init__(self, dims: Mapping[str, int], seeds: Sequence[int], device: str) -> None:
         super().__init__()
         n, n_e, self.count, self.active = (dims[axis] for axis in ("N", "N_e", "M", "K"))
-        experts, streams = (self.count, n_e, n), generators(seeds, device)
+        experts, streams = (self.count, n_e, n), seed_generators(seeds, device)
         shapes = {"input": (n, PIXELS), "router": (self.count, n), "expert_in": experts, "expert_out": experts}
         fan_in = {"input": PIXELS, "router": n, "expert_in": n, "expert_out": n_e}
         self.weights = nn.ParameterDict()
         for name, shape in shapes.items():
             weight = torch.zeros(len(seeds), *shape, device=device)
-            fill(weight, shape, streams)
+            fill_normal(weight, shape, streams)
             self.weights[name] = nn.Parameter(weight * fan_in[name] ** -0.5)
         self.weights["readout"] = nn.Parameter(torch.zeros(len(seeds), CLASSES, n, device=device))
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
@@ -71,7 +71,7 @@ class Experiment:
 
 
 def _experiment(name: str) -> Experiment:
-    data = shipped(__package__, f"claims/{name}.toml")
+    data = load_shipped_toml(__package__, f"claims/{name}.toml")
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
     for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
@@ -130,7 +130,7 @@ class Result:
             "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
             "outcomes": {str(v): count for v, count in self.counts.items()},
             "interrupted": self.interrupted,
-            **split_spent({**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)}),
+            **split_spent({**Hardware(self.how.device).describe(), "wall_seconds": round(self.seconds, 2)}),
             "exit_code": self.exit_code,
         }
 

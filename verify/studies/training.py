@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
-from scaling_algebra.verify.networks.steppers import Fold, assembled, group
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
+from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer
 from scaling_algebra.verify.tracing.recording import output_of
 
 from .data import Data, load
@@ -131,7 +131,7 @@ def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
             return F.mse_loss(out, y.to(out.dtype))
         return F.cross_entropy(out.flatten(0, -2), y.flatten())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         line = " ".join(str(error).split())[:160]
         raise UsageError(
@@ -149,11 +149,11 @@ def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0)
     for name, p in model.named_parameters():
         if name in numbers:
             x = numbers[name]
-            if x.rule.constraint and not x.rule.sphere:
+            if x.rule.constraint and not x.rule.keeps_norm:
                 raise UsageError(f"a study does not train with a constraint, as {x.rule.name} has; take verify")
-            fold: Any = {"fold": matrices(p)} if x.rule.folded else {}
-            groups.append(group(x.rule, p, lr * x.lr, x.eps, lr * decay, **fold))
-    return assembled(groups)
+            fold: Any = {"fold": matrices(p)} if x.rule.acts_on_matrices else {}
+            groups.append(build_group(x.rule, p, lr * x.lr, x.eps, lr * decay, **fold))
+    return build_optimizer(groups)
 
 
 def matrices(p: Tensor) -> Fold:

@@ -19,8 +19,8 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.judging.fit import Array, number
-from scaling_algebra.verify.judging.regions import Settled
+from scaling_algebra.verify.judging.fit import Array, round_for_json
+from scaling_algebra.verify.judging.regions import Outcome
 from scaling_algebra.verify.judging.report import split_spent
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
@@ -30,7 +30,7 @@ from .data import Data
 from .models import Model, Numbers, tuned
 from .training import How, trained
 
-EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
+EXIT = {Outcome.TRANSFERS: 0, Outcome.DRIFTS: 1, Outcome.INCONCLUSIVE: 3}
 GRID = (-10.0, -5.0, 1.0)
 """log2 of the learning rates: first, last, spacing."""
 BYTES = 16
@@ -179,11 +179,11 @@ class Series:
                     "parameters": c.parameters,
                     **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se"), (*c.optimum, *c.loss[:2])),
                     "edge": c.unknown,
-                    "transferred": number(c.mean_at(self.at)),
+                    "transferred": round_for_json(c.mean_at(self.at)),
                     "regret": _numbers(("nats", "se", "low", "high"), regret(c, self.at)),
                     "grid": list(c.log2_lr),
-                    "losses": [[number(x) for x in row] for row in c.losses.tolist()],
-                    "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
+                    "losses": [[round_for_json(x) for x in row] for row in c.losses.tolist()],
+                    "held_out_losses": [[round_for_json(x) for x in row] for row in c.held.tolist()],
                 }
                 for c in self.curves
             ],
@@ -228,7 +228,7 @@ class Study(Rendered):
         return ", ".join(f"{where} from {x:g} on" for where, x in lowest.items())
 
     @property
-    def verdict(self) -> Settled:
+    def verdict(self) -> Outcome:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @cached_property
@@ -315,7 +315,7 @@ def transfer(
     count = len(asked) // len(names)
     series = tuple(Series(name, tuple(islice(curves, count))) for name in names)
     environment = {
-        **course.pool.hardware.described(),
+        **course.pool.hardware.describe(),
         "dtype": course.how.dtype,
         "steps": course.how.steps,
         "seeds": len(course.seeds),
@@ -346,4 +346,4 @@ def _record(name: str, change: Change, **more: Any) -> dict[str, Any]:
 
 def _numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
     """Maps names to values, with None in place of NaN, which JSON does not have."""
-    return dict(zip(names, map(number, values), strict=True))
+    return dict(zip(names, map(round_for_json, values), strict=True))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from scaling_algebra.errors import UsageError, foreign, shown
-from scaling_algebra.verify.networks.steppers import Several
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
+from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
 from .graph import Unreadable
 from .returned import check_returned, check_torch, optimizers_in
@@ -40,7 +40,7 @@ class Asked(dict[str, int]):
 
     def __missing__(self, axis: str) -> int:
         if len(self) >= MOST:
-            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {shown(axis)}; give fewer")
+            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {quote_value(axis)}; give fewer")
         self[axis] = DEFAULTS.get(axis, OTHER)
         return self[axis]
 
@@ -72,7 +72,7 @@ class MissingSize(KeyError):
     """A size that is not among those given."""
 
     def __str__(self) -> str:
-        return f"{shown(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
+        return f"{quote_value(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
 
 
 class SizesGiven(dict[str, int]):
@@ -120,7 +120,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if seed is not None:
         torch.manual_seed(seed)
     try:
-        with foreign(lambda: f"build({dict(sizes)})"):
+        with guard_foreign_code(lambda: f"build({dict(sizes)})"):
             made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
     except UsageError as error:
         if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
@@ -133,7 +133,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if isinstance(model, torch.jit.ScriptModule):
         raise Unreadable("build returns a module of TorchScript, which hides its calls; return the module itself")
     if not isinstance(model, nn.Module):
-        raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
+        raise Unreadable(f"build returns {quote_value(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     parameters = dict(model.named_parameters())
     state = {**parameters, **dict(model.named_buffers())}
     if lazy := [x for x, p in state.items() if nn.parameter.is_lazy(p)]:
@@ -169,7 +169,7 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
             inputs.append(x)
     if len(inputs) > 1:
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
-    optimizer = Several(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
+    optimizer = JoinedOptimizers(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
     model = model.double()
     return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
 

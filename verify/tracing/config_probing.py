@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.errors import UsageError, missing
+from scaling_algebra.errors import UsageError, missing_package
 
 from .building import DEFAULTS
 from .config_kinds import DEPTH, HEAD, ConfigKinds, patterns
@@ -294,7 +294,7 @@ def probe(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedCo
     try:
         from transformers import CONFIG_MAPPING
     except ModuleNotFoundError:
-        raise missing("--model hf:", "transformers", "models") from None
+        raise missing_package("--model hf:", "transformers", "models") from None
     family = record["model_type"]
     if family not in CONFIG_MAPPING:
         raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build")

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
 from scaling_algebra.spec.networks.files import from_toml
@@ -95,16 +95,16 @@ def read_configured(
         known = {name: power for name, power in known.items() if not reading({name: power}).network.unread}
         model = reading(known)
     said = {name: Power.of({axis: p}) for name, (axis, p) in known.items()}
-    notes = [("", FACTOR.format(name, *map(shown, acting[name]), power)) for name, power in said.items()]
+    notes = [("", FACTOR.format(name, *map(quote_value, acting[name]), power)) for name, power in said.items()]
     axis = next((x for x, n in sizes[0].items() if sizes[1].get(x, n) != n), "N")
     for name in [name for name in acting if name not in known]:  # where it may be any power, it is no factor
         trial = reading({**known, name: (axis, Fraction(1))})
         if not trial.network.unread and _factors(trial) == _factors(model):
-            notes.append(("", NO_FACTOR.format(name, *map(shown, acting.pop(name)))))
+            notes.append(("", NO_FACTOR.format(name, *map(quote_value, acting.pop(name)))))
     model = replace(model, notes=[*model.notes, *notes])
-    odd = [ODD.format(name, *map(shown, values)) for name, values in acting.items() if name not in known]
+    odd = [ODD.format(name, *map(quote_value, values)) for name, values in acting.items() if name not in known]
     others = {name: values for name, values in beside.others.items() if config.acts(name, values)}
-    odd += [OTHER_CODE.format(name, *map(shown, values)) for name, values in others.items()]
+    odd += [OTHER_CODE.format(name, *map(quote_value, values)) for name, values in others.items()]
     return model if deep else layered(model), odd
 
 
@@ -174,4 +174,4 @@ def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator
 
 def _said(config: ProbedConfig) -> str:
     """What a configuration says of layers without experts, where it has some."""
-    return ", ".join(f"{k} = {shown(config.full[k])}" for k in config.pattern) if config.mixed else ""
+    return ", ".join(f"{k} = {quote_value(config.full[k])}" for k in config.pattern) if config.mixed else ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
-from scaling_algebra.verify.networks.torch_network import entrywise
+from scaling_algebra.verify.networks.torch_network import find_torch_function
 
 _GRID = torch.linspace(-6, 6, 121, dtype=torch.float64)
 _TOLERANCE = 1e-6
@@ -100,7 +100,7 @@ def fitted(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
     """
     at, y = _GRID / 2, f(_GRID / 2)
     for name in NAMES:
-        k = entrywise(FUNCTIONS[name])
+        k = find_torch_function(FUNCTIONS[name])
         z = k(at)
         slope = float(((y - y.mean()) * (z - z.mean())).sum() / (z - z.mean()).square().sum())
         middle = float(y.mean() - slope * z.mean())

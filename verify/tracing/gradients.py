@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.trained import whole
+from scaling_algebra.spec.optimizer_reading import parameter_of
 
 from .recording import leaves, output_of
 
@@ -36,7 +36,7 @@ def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str,
         >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
         {'experts.3.up': ('experts.*.up',), 'qkv': ('qkv[0]', 'qkv[1]'), 'spare': ()}
     """
-    patterns = {role: re.escape(whole(role)).replace(r"\*", r"\d+") for role in roles}
+    patterns = {role: re.escape(parameter_of(role)).replace(r"\*", r"\d+") for role in roles}
     return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
 
 

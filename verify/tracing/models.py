@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scaling_algebra.errors import UsageError, foreign
+from scaling_algebra.errors import UsageError, guard_foreign_code
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.level import Open
-from scaling_algebra.spec.networks.ancestors import learns
+from scaling_algebra.spec.level import OpenDemand
+from scaling_algebra.spec.networks.ancestors import is_trained
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from . import functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
@@ -103,7 +103,7 @@ class Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
         frozen, notes = frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
-        network = self.network.freezing(frozen)
+        network = self.network.with_frozen(frozen)
         network = replace(network, lacking={**lacking(found, self.roles), **network.lacking})
         of = roles_of(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
@@ -127,15 +127,15 @@ class Traced:
             return self
         text = self.text.replace('equations = """', f'zero = {json.dumps(zero)}\nequations = """', 1)
         notes = [*self.notes, (listed(zero), START)]
-        return replace(self, text=text, network=self.network.starting(zero), notes=notes)
+        return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
-    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[Open, ...]:
+    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
         """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
         sizes = [{"M": 1, **sizes} for sizes in (base, target)]
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(Open(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(OpenDemand(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
 
     @property
     def lines(self) -> list[str]:
@@ -219,7 +219,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     if every and ("M" in start or not first.few):
         raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
-    for axis in each("reading", "builds", alike):
+    for axis in iterate_with_progress("reading", "builds", alike):
         run = recorded(doubled(start, axis))
         run.doubled = axis
         if every and {*run.few} != {*first.few}:
@@ -292,7 +292,7 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
     """The reading with its frozen tensors; parameters that do not train are in its notes."""
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
-        with foreign("the backward pass"), exactly():
+        with guard_foreign_code("the backward pass"), exactly():
             found = states(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
@@ -314,7 +314,7 @@ def _stream(network: Network) -> str:
     read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
     made = sorted(x for x in read if network.producer(x))
     learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
-    return made[0] if learning and made and not any(learns(network, x) for x in made) else ""
+    return made[0] if learning and made and not any(is_trained(network, x) for x in made) else ""
 
 
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:

@@ -21,7 +21,7 @@ from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling_algebra.errors import foreign
+from scaling_algebra.errors import guard_foreign_code
 
 from .building import Guessed
 from .calls import APART, MAKERS, plain, ruled
@@ -122,6 +122,22 @@ def attention(
     return logits.softmax(-1) @ value
 
 
+def normalise_groups(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, entries: int, groups: int, eps: float
+) -> Tensor:
+    """Applies a group norm call by call: each group of channels is centred and divided by its standard deviation.
+
+    Args:
+        x: a tensor (n, channels, ...) with the given number of entries of each channel.
+    """
+    y = x.reshape(n, groups, channels * entries // groups)
+    y = y - y.mean(-1, keepdim=True)
+    y = (y * (y.square().mean(-1, keepdim=True) + eps).rsqrt()).reshape(x.shape)
+    side = (channels, *(1,) * (x.dim() - 2))
+    y = y if weight is None else y * weight.reshape(side)
+    return y if bias is None else y + bias.reshape(side)
+
+
 def real(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
@@ -140,6 +156,10 @@ class _Inside(TorchDispatchMode):
             truth = func(*args, **keywords)
             written = {"is_causal": any(args[4:5]), **keywords}
             return self.recorder.attended(self, truth[0], args[:3], written), *truth[1:]
+        if name == "native_group_norm":
+            statistics = func(*args)[1:]
+            with self:
+                return normalise_groups(*args), *statistics
         if self.recorder.whole(name, args, keywords) or func not in decomposition_table:
             result = func(*args, **keywords)
             self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
@@ -385,11 +405,11 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     """Runs the forward pass of a model; the error says so where its input was guessed.
 
     Raises:
-        UsageError: as ``foreign``.
+        UsageError: as `guard_foreign_code`.
     """
     shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
     said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
-    return foreign("the model", said if shape else "")
+    return guard_foreign_code("the model", said if shape else "")
 
 
 def record(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 
 OWNERS: Mapping[Any, tuple[str, Any]] = {
     torch.Tensor: ("torch.Tensor", torch._C.TensorBase),
@@ -41,7 +41,7 @@ def check_returned(beside: Sequence[Any]) -> None:
             name = value.__name__
             raise UsageError(f"build returns the class {name} beside the model; return {name}(model.parameters(), ...)")
         if not isinstance(value, dict | Tensor | tuple):
-            what = "a second module" if isinstance(value, nn.Module) else shown(value)
+            what = "a second module" if isinstance(value, nn.Module) else quote_value(value)
             what = f"build returns {what} beside the model"
             raise UsageError(
                 f"{what}; return (model, optimizer, input), where the input is a tensor, a tuple or a dict"

@@ -302,6 +302,13 @@ def _owned(module: nn.Module, dims: int) -> Places | None:
     return places(call, 1, dims, ("",)) if matrix else None
 
 
+def _stem_without(stem: str, names: Sequence[str]) -> str:
+    """Returns the letter, with underscores behind it until no parameter has its name or that with a number."""
+    while any(re.fullmatch(rf"{stem}\d*", x) for x in names):
+        stem += "_"
+    return stem
+
+
 class Shapes:
     """The network of shapes.
 
@@ -311,6 +318,7 @@ class Shapes:
     Attributes:
         notes: parameters whose shapes are ambiguous, as (name, note).
         multiplied: as ``Network.multiplied``.
+        stems: what the names of summed products, of signals behind them and of the output begin with.
     """
 
     def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
@@ -321,6 +329,7 @@ class Shapes:
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
         self.multiplied: dict[str, Power] = {}
+        self.stems = tuple(_stem_without(x, [p.name for p in parameters]) for x in "sof")
         groups: dict[str, list[Shaped]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
@@ -380,9 +389,10 @@ class Shapes:
         self.roles[symbol] = name
         source = _named(self._constant(read + maps), [*(read + maps)] or ["x"])
         whole = [*out, *maps, *read] or ["x"]
-        self.lines.append(f"{_named(f's{k}', [*out, *maps])} = {_named(symbol, whole)} {source}")
+        product, behind, _ = (f"{stem}{k}" for stem in self.stems)
+        self.lines.append(f"{_named(product, [*out, *maps])} = {_named(symbol, whole)} {source}")
         if out or maps:
-            self.lines.append(f"o{k} = {_named(f's{k}', [*out, *maps])}")
+            self.lines.append(f"{behind} = {_named(product, [*out, *maps])}")
 
     def _constant(self, letters: str) -> str:
         key = " ".join(self.axes[x] for x in letters)
@@ -416,9 +426,10 @@ class Shapes:
     def network(self, name: str, why: str) -> Network:
         """The network, which says why it is no more."""
         outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
-        made = {x for line in self.lines for x in re.findall(r"\bs\d+\b", line.partition("=")[2])}
+        product, _, last = self.stems
+        made = {x for line in self.lines for x in re.findall(rf"\b{product}\d+\b", line.partition("=")[2])}
         outs = [x for x in outs if x not in made]
-        text = "\n".join([*self.lines, f"f = {' + '.join(outs)}"])
+        text = "\n".join([*self.lines, f"{last} = {' + '.join(outs)}"])
         used = set(re.findall(r"(?<=[\[,])\w(?=[\],])", text))
         axes = {x: a for x, a in self.axes.items() if x in used}
         read = network(name, text, axes, self.roles, constants=[x for x in self.constants.values() if x != "data"])

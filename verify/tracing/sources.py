@@ -16,14 +16,14 @@ from typing import Any
 
 from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Block, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, shown
-from scaling_algebra.files import HUGGING_FACE, python_module
+from scaling_algebra.errors import UsageError, quote_value
+from scaling_algebra.files import HUGGING_FACE, import_python
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained
 
 from .config_probing import Difference
 from .config_reading import config_of, read_config_file
@@ -62,16 +62,18 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     """
     where, colon, name = text.rpartition(":")
     if not (colon and where and name.isidentifier()):
-        raise UsageError(f"cannot read the model {shown(text)}; write FILE.py:NAME, for example mymodel.py:build")
-    module = python_module(where)
+        raise UsageError(f"cannot read the model {quote_value(text)}; write FILE.py:NAME, for example mymodel.py:build")
+    module = import_python(where)
     build = getattr(module, name, None)
     if not callable(build):
-        lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
+        lacks = "has no function" if build is None else f"{name} is {quote_value(build)}, no function; it has"
         functions = [x for x, y in vars(module).items() if isfunction(y)]
         raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
     beside = getattr(module, BESIDE, {})
     if not isinstance(beside, dict):
-        raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
+        raise UsageError(
+            f"{BESIDE} in {where} is {quote_value(beside)}; give a dict of keywords, such as base and target"
+        )
     return build, beside
 
 
@@ -147,7 +149,7 @@ class ModelOption:
     def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
         """The powers of tensors that act in training mode alone, beside those that are derived."""
         if self.model.beside is not None and record.get("ray"):
-            rule = trained(record["optimizer"], self.model.beside, self.model.networks)
+            rule = read_optimizers(record["optimizer"], self.model.beside, self.model.networks)
             ray = Ray({axis: Fraction(x) for axis, x in record["ray"].items()})
             for role, t in derive(None, rule, "mup", ray=ray, network=self.model.beside).tensors.items():
                 named = {"init std": t.init_std, "lr": t.lr, "eps": t.eps}

@@ -1,20 +1,21 @@
-"""What a signal is computed from: the tensors behind it, how many stand in a row, and whether it has a sign."""
+"""What a signal is computed from: its tensors, the number of layers below it, and whether it can be negative."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .language import Function, Network, Product, Sum, remembered
-from .terms import written_out
+from .language import Function, Network, Product, Sum, cache_on_network
+from .terms import expand_product
 
 
 def tensors_of(network: Network, signal: str) -> frozenset[str]:
-    """All tensors that a signal is computed from."""
-    return _behind(network).get(signal, frozenset())
+    """Returns the roles of all tensors that a signal is computed from."""
+    return _map_tensors(network).get(signal, frozenset())
 
 
-@remembered
-def _behind(network: Network) -> Mapping[str, frozenset[str]]:
+@cache_on_network
+def _map_tensors(network: Network) -> Mapping[str, frozenset[str]]:
+    """Returns, for every signal, the roles of the tensors that it is computed from."""
     behind: dict[str, frozenset[str]] = {}
     for s in network.statements:
         own = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
@@ -22,25 +23,28 @@ def _behind(network: Network) -> Mapping[str, frozenset[str]]:
     return behind
 
 
-def learns(network: Network, signal: str) -> bool:
-    """Is a signal computed from a tensor that trains?"""
+def is_trained(network: Network, signal: str) -> bool:
+    """Tests whether a signal is computed from at least one tensor that is trained."""
     return not tensors_of(network, signal) <= network.frozen
 
 
-def ends(network: Network, signal: str) -> frozenset[str]:
-    """Tensors applied last on the way to a signal: where all of these are zero, it is."""
+def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
+    """Returns the roles of the last tensors on the paths to a signal; if all of them are zero, so is the signal.
+
+    Empty if there are no such tensors, as for the input.
+    """
     producer = network.producer(signal)
     if isinstance(producer, Sum):
-        terms = [ends(network, x.name) for x in producer.terms]
+        terms = [find_last_tensors(network, x.name) for x in producer.terms]
         return frozenset[str]().union(*terms) if all(terms) else frozenset()
     if not isinstance(producer, Product):
         return frozenset()
-    here = frozenset(x.name for term in written_out(network, producer) for x in term.tensors)
-    return here or next(filter(None, (ends(network, x.name) for x in producer.factors)), here)
+    here = frozenset(x.name for term in expand_product(network, producer) for x in term.tensors)
+    return here or next(filter(None, (find_last_tensors(network, x.name) for x in producer.factors)), here)
 
 
 def last_tensor(network: Network, signal: str) -> str:
-    """The last tensor that a signal went through, along first inputs; empty where it went through none."""
+    """Returns the role of the last tensor on the path to a signal, along first inputs; empty if there is none."""
     statement = network.producer(signal)
     while statement is not None:
         if isinstance(statement, Product) and statement.tensor:
@@ -49,9 +53,9 @@ def last_tensor(network: Network, signal: str) -> str:
     return ""
 
 
-@remembered
-def depth(network: Network) -> int:
-    """Tensors on the longest way from the data to the output."""
+@cache_on_network
+def count_depth(network: Network) -> int:
+    """Returns the number of tensors on the longest path from the data to the output."""
     depths: dict[str, int] = {}
     for s in network.statements:
         before = max((depths.get(x.name, 0) for x in s.inputs), default=0)
@@ -59,19 +63,21 @@ def depth(network: Network) -> int:
     return max(depths.values())
 
 
-def passes(network: Network, function: Function) -> bool:
-    """Is a function linear on its argument? It is if its degree is one and the argument has no negative entry."""
-    return function.kind.homogeneous and function.source is not None and _positive(network, function.source.name)
+def is_linear(network: Network, function: Function) -> bool:
+    """Tests whether a function is linear on its argument: it is homogeneous of degree one and its argument is not
+    negative."""
+    return function.kind.homogeneous and function.source is not None and _is_nonnegative(network, function.source.name)
 
 
-def _positive(network: Network, signal: str) -> bool:
-    """Has a signal no negative entry, since it is made of squares and of functions without any?"""
+def _is_nonnegative(network: Network, signal: str) -> bool:
+    """Tests whether no entry of a signal is negative, since it is made of squares and of functions without negative
+    values."""
     s = network.producer(signal)
     if isinstance(s, Function):
-        signed = s.kind.signed and s.source is not None and _positive(network, s.source.name)
+        signed = s.kind.signed and s.source is not None and _is_nonnegative(network, s.source.name)
         return s.kind.positive or s.kind.gaps or signed
     if isinstance(s, Sum):
-        return all(_positive(network, x.name) for x in s.terms)
+        return all(_is_nonnegative(network, x.name) for x in s.terms)
     if s is None or s.tensor:
         return False
-    return all(s.factors.count(x) % 2 == 0 or _positive(network, x.name) for x in s.factors)
+    return all(s.factors.count(x) % 2 == 0 or _is_nonnegative(network, x.name) for x in s.factors)

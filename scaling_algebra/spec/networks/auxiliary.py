@@ -1,15 +1,15 @@
-"""What a network has beside the way to its output: losses that are added to it, and biases that shift a selection."""
+"""What a network has besides the path to its output: auxiliary losses, and biases that only shift a selection."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .language import Function, Network, Product, remembered
+from .language import Function, Network, Product, cache_on_network
 
 
-@remembered
-def aside(network: Network) -> frozenset[str]:
-    """Signals that lead to losses beside the output alone, these among them."""
+@cache_on_network
+def find_auxiliary(network: Network) -> frozenset[str]:
+    """Returns the signals that lead to auxiliary losses only, the losses included."""
     found = {*network.losses}
     for s in reversed(network.statements):
         readers = {x.out for x, _ in network.consumers(s.out)}
@@ -17,16 +17,16 @@ def aside(network: Network) -> frozenset[str]:
     return frozenset(found)
 
 
-def weight_of(network: Network, loss: str) -> str:
-    """The multiplier that weighs a loss beside the output."""
+def name_weight(network: Network, loss: str) -> str:
+    """Returns the name of the multiplier that weighs an auxiliary loss."""
     statement = network.producer(loss)
     assert isinstance(statement, Product)
     return statement.multipliers[0]
 
 
-@remembered
-def counted(network: Network) -> Mapping[str, Function]:
-    """Outputs of tensors that nothing but selections read, each with its selection. They have no gradient."""
+@cache_on_network
+def find_selection_inputs(network: Network) -> Mapping[str, Function]:
+    """Returns the outputs of tensors that only selections read, each with its selection. They have no gradient."""
     only: dict[str, Function] = {}
     for s in reversed(network.statements):
         readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in network.consumers(s.out)]
@@ -35,8 +35,11 @@ def counted(network: Network) -> Mapping[str, Function]:
     return {s.out: only[s.out] for s in network.linear if s.out in only}
 
 
-@remembered
-def buffers(network: Network) -> tuple[str, ...]:
-    """Tensors that only shift a selection: each step is the sign of a count of tokens, and no gradient."""
+@cache_on_network
+def find_buffers(network: Network) -> tuple[str, ...]:
+    """Returns the roles of tensors that only shift a selection.
+
+    They have no gradient: each step is the sign of a count of tokens.
+    """
     outs = {role: {s.out for s in network.uses(role)} for role in network.tensors}
-    return tuple(role for role, x in outs.items() if x and x <= counted(network).keys())
+    return tuple(role for role, x in outs.items() if x and x <= find_selection_inputs(network).keys())

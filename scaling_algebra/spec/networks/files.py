@@ -7,10 +7,7 @@
     f     = W2[a] h1[a]
     \"\"\"
 
-``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
-trained), ``constants`` (a list of signals of size 1 that nothing computes), ``losses`` (a list of numbers that are
-added to the loss beside the output), ``multiplied`` (powers by which the code multiplies tensors before they act) and
-``name`` (that of the file) may be left out.
+The keys of ``NetworkFile`` except ``axes`` and ``equations`` are optional.
 """
 
 from __future__ import annotations
@@ -21,20 +18,33 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.files import read_text, toml
+from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.entries import Lines, keys, read
+from scaling_algebra.spec.entries import Lines, list_keys, read_value
 from scaling_algebra.spec.powers import Power
 
 from .grammar import network
-from .indices import in_powers
+from .indices import list_power_axes
 from .language import Network
 from .printing import as_text
 
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """The keys of a file with a network."""
+    """The keys of a file with a network.
+
+    Attributes:
+        axes: axis of each index.
+        equations: one equation to a line.
+        name: name of the network; by default that of the file.
+        title: one line for reports.
+        roles: names of tensors in reports, by their names in the equations.
+        frozen: tensors that are not trained.
+        zero: tensors that start at zero.
+        constants: signals of size 1 that no equation computes.
+        losses: scalars that are added to the loss besides the output.
+        multiplied: powers by which the code multiplies tensors before they act, by tensor.
+    """
 
     axes: Mapping[str, str]
     equations: Lines
@@ -49,14 +59,14 @@ class NetworkFile:
 
 
 MOST = 2**16
-"""Bytes of a file with a network."""
+"""Maximum number of bytes of a file with a network."""
 
 
 def read_network(path: Path | str) -> Network:
-    """The network in a TOML file.
+    """Reads a network from a TOML file.
 
     Raises:
-        UsageError: one line that begins with the file's name.
+        UsageError: it cannot be read; one line that begins with the file's name.
     """
     file = Path(path)
     text = read_text(file, "give a TOML file with a network", MOST)
@@ -64,35 +74,36 @@ def read_network(path: Path | str) -> Network:
 
 
 def from_toml(text: str, source: str = "network", name: str = "network") -> Network:
-    """The network in a TOML text.
+    """Reads a network from a TOML text.
 
     Args:
-        source: what errors call the text.
-        name: of the network, where the text has none.
+        text: the TOML.
+        source: the beginning of messages, such as the file's name.
+        name: the name of the network if the text has none.
 
     Raises:
-        UsageError: one line that begins with the source.
+        UsageError: the text is wrong; one line that begins with the source.
     """
     try:
-        record = toml(text)
+        record = parse_toml(text)
         for key, value in record.items():
-            if isinstance(value, dict) and (inside := next((x for x in value if x in keys(NetworkFile)), "")):
+            if isinstance(value, dict) and (inside := next((x for x in value if x in list_keys(NetworkFile)), "")):
                 raise UsageError(f"{inside} stands inside {key}; put it above the line [{key}]")
             if not value and key in ("name", "title"):
                 raise UsageError(f"{key} is {value!r}; it must be one line")
-        kept: NetworkFile = read(NetworkFile, record)
+        kept: NetworkFile = read_value(NetworkFile, record)
         more = kept.roles, kept.title, kept.constants, kept.losses
         found = network(kept.name or name, kept.equations, kept.axes, *more)
-        still, zero = ([_role(found, x, key) for x in getattr(kept, key)] for key in ("frozen", "zero"))
-        axes = tuple(dict.fromkeys((*AXES, *in_powers(found))))
-        powers = {_role(found, x, "multiplied"): Power.parse(power, axes) for x, power in kept.multiplied.items()}
-        return replace(found.freezing(still).starting(zero), multiplied=powers)
+        still, zero = ([_find_role(found, x, key) for x in getattr(kept, key)] for key in ("frozen", "zero"))
+        axes = tuple(dict.fromkeys((*AXES, *list_power_axes(found))))
+        powers = {_find_role(found, x, "multiplied"): Power.parse(power, axes) for x, power in kept.multiplied.items()}
+        return replace(found.with_frozen(still).with_zero(zero), multiplied=powers)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _role(network: Network, name: str, key: str) -> str:
-    """The role of a tensor by its role or its name in the equations."""
+def _find_role(network: Network, name: str, key: str) -> str:
+    """Returns the role of a tensor that is given by its role or by its name in the equations."""
     symbols = {tensor.symbol: role for role, tensor in network.tensors.items()}
     if (role := symbols.get(name, name)) not in network.tensors:
         raise UsageError(f"{key}: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
@@ -100,18 +111,18 @@ def _role(network: Network, name: str, key: str) -> str:
 
 
 def as_toml(network: Network) -> str:
-    """A TOML text that ``from_toml`` reads as the same network."""
+    """Writes a network as TOML that ``from_toml`` reads as the same network."""
     roles = {tensor.symbol: role for role, tensor in network.tensors.items()}
-    lines = [f"name = {_quoted(network.name)}"]
+    lines = [f"name = {_quote(network.name)}"]
     if network.title != network.name:
-        lines.append(f"title = {_quoted(network.title)}")
+        lines.append(f"title = {_quote(network.title)}")
     lines.append(f"axes = {_table(network.axes)}")
     if any(symbol != role for symbol, role in roles.items()):
         lines.append(f"roles = {_table(roles)}")
     still, zero = ([x for x in network.tensors if x in found] for found in (network.frozen, network.zero))
     listed = ("frozen", still), ("zero", zero), ("constants", network.constants), ("losses", network.losses)
     for key, names in listed:
-        lines += [f"{key} = [{', '.join(map(_quoted, names))}]"] if names else []
+        lines += [f"{key} = [{', '.join(map(_quote, names))}]"] if names else []
     if network.multiplied:
         powers = {network.tensors[role].symbol: str(power) for role, power in network.multiplied.items()}
         lines.append(f"multiplied = {_table(powers)}")
@@ -119,12 +130,12 @@ def as_toml(network: Network) -> str:
 
 
 def _table(entries: Mapping[str, str]) -> str:
-    return "{ " + ", ".join(f"{_key(key)} = {_quoted(value)}" for key, value in entries.items()) + " }"
+    return "{ " + ", ".join(f"{_key(key)} = {_quote(value)}" for key, value in entries.items()) + " }"
 
 
 def _key(name: str) -> str:
-    return name if name.isascii() else _quoted(name)
+    return name if name.isascii() else _quote(name)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Every function of the language, as the engine sees it.
+"""The functions of the language, with the properties that the engine uses.
 
-To add one of these kinds, add a table to ``functions.toml``. Read next: ``language.py`` (statements),
+To add one of an existing kind, add a table to ``functions.toml``. Read next: ``language.py`` (statements),
 ``scaling_algebra/dynamics/functions.py`` and ``norms.py`` (what training makes of a function).
 """
 
@@ -9,34 +9,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling_algebra.files import shipped
-from scaling_algebra.spec.entries import registry
+from scaling_algebra.files import load_shipped_toml
+from scaling_algebra.spec.entries import read_registry
 
 
 @dataclass(frozen=True)
 class FunctionKind:
-    """A function as the engine sees it: the generic polynomial of its parity class.
+    """The properties of a function. The engine represents it by the generic polynomial of its parity class.
 
     Attributes:
-        name: in equations.
-        torch: what ``verify`` computes: the name in ``torch.nn.functional``, or in ``torch``.
+        name: its name in equations.
+        torch: the function that ``verify`` calls: its name in ``torch.nn.functional``, or in ``torch``.
         about: one line for users.
-        kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
-            assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
-            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step. ``stopped``:
-            its adjoint is zero. Others: as their rule says (``RULES``), along ``over``.
-        powers: powers of the argument in its polynomial, by its parity class: odd (1, 3), an odd part that is exactly
-            linear and an even one (1, 2), no parity (0 to 3; 0: a mean that does not vanish with the argument).
-        bounded: what happens to an argument beyond O(1) is no power of n.
-        steep: of an argument beyond O(1) its values are no power of n.
-        homogeneous: of degree one: of an argument of any size.
-        positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
-            argument.
-        centres: a mean along ``over`` is subtracted.
+        kind: the rule that applies to it (``RULES``):
+            ``gate``: Theta(1) with Theta(1) slope; its initial value is taken as independent of the weights (standing
+            assumption B2 of MSSP paper, J.2).
+            ``entrywise``, ``softmax``: part of the dynamics.
+            ``norm``: divides by the root-mean-square along ``over``.
+            ``noise``: has no argument, and is drawn anew at every step.
+            ``stopped``: its gradient is zero (stop-gradient).
+        powers: powers in its polynomial, by parity class: odd (1, 3); an exactly linear odd part plus an even part (1,
+            2);
+            no parity (0 to 3, where 0 is a mean that does not vanish with the argument).
+        bounded: beyond an argument of O(1), its effect is not a power of n.
+        steep: beyond an argument of O(1), its values are not a power of n.
+        homogeneous: of degree one, for an argument of any size.
+        positive: its values are not negative.
+        rising: its slope is positive wherever it is not zero.
+        signed: it has the sign of its argument.
         selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
-            anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
+            anew
+            when the argument has moved by at least its spread, and is constant in the backward pass (routers paper,
             App. F).
-        spared: heavy tails of its argument, by the assumption ``bounded-logits``.
+        centres: a mean along ``over`` is subtracted.
+        spared: its argument has no heavy tails, by the assumption ``bounded-logits``.
     """
 
     name: str
@@ -56,19 +62,21 @@ class FunctionKind:
 
     @property
     def mixes(self) -> bool:
-        """Is an entry of its output made of several entries of its argument, along a letter?"""
+        """True if an entry of its output depends on several entries of its argument, along one index."""
         return self.kind not in ("gate", "entrywise", "noise", "stopped")
 
     @property
     def named_bounded(self) -> str:
-        """The softmax whose logits stay bounded."""
+        """Name of the softmax to use instead when logits stay bounded."""
         return "topk_bounded_softmax" if self.selects else "bounded_softmax"
 
     @property
     def gaps(self) -> bool:
-        """Is a share of its values and slopes exactly zero, as of relu?"""
+        """True if a share of its values and slopes is exactly zero, as for relu."""
         return (self.homogeneous and not self.signed) or self.selects
 
 
-FUNCTIONS: dict[str, FunctionKind] = registry("functions.toml", shipped(__package__, "functions.toml"), FunctionKind)
+FUNCTIONS: dict[str, FunctionKind] = read_registry(
+    "functions.toml", load_shipped_toml(__package__, "functions.toml"), FunctionKind
+)
 """Every function of the language, by name."""

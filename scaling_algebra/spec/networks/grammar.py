@@ -6,11 +6,11 @@
     h3[b]    = alpha phi[i] W3[i,b,k] h2[i,k]
     f        = W4[b] h3[b]
 
-Factors side by side are multiplied, and letters missing on the left are summed. In a function inside a product, letters
-that several factors have are summed. A name that an equation above makes is a signal, and ``data`` is the input; any
-other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on the factors to its right;
-factors to its left multiply the result. A part of a larger expression becomes a signal of its own: that of ``h`` is
-called ``h_1``. Constants are signals that nothing computes, like the input.
+Adjacent factors are multiplied. Indices that are missing on the left are summed; inside the argument of a function,
+indices that occur in several factors are summed. A name that an earlier equation defines is a signal, and ``data`` is
+the input. Any other name is a tensor if it has indices, and a multiplier if it has none. A tensor acts on the factors
+to its right; factors to its left multiply the result. A part of a larger expression becomes a signal of its own, named
+``h_1`` in the equation of ``h``. Constants are signals that no equation computes, like the input.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.spec.axes import AXES, FIXED, named_axis
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.spec.axes import AXES, FIXED, is_axis_name
 
 from .ancestors import tensors_of
 from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
-from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
+from .parsing import HINTS, Equation, Factors, FunctionCall, NamedTerm, parse_equation, write_indexed
 
 ROLE = re.compile(r"[^\W\d]\w*|\w+([.\[][\w*]+\]?)+")
-"""A role: a name, or that of a parameter of a torch module, such as ``experts.*.w1.weight`` or ``qkv.weight[0]``."""
+"""Pattern of a role: a word, or the name of a torch parameter such as ``experts.*.w1.weight`` or ``qkv.weight[0]``."""
 LONG, MOST = 2**16, 1_000
 """Maximum number of characters and of lines of equations."""
 
@@ -44,21 +44,24 @@ def network(
     constants: Iterable[str] = (),
     losses: Iterable[str] = (),
 ) -> Network:
-    """The network of a text with one equation on each line. The last one is the scalar output.
+    """Builds a network from a text with one equation to a line. The last equation defines the scalar output.
 
     Args:
-        axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
-        roles: role of each tensor by its name in the equations; its own name where none is given.
+        name: name of the network.
+        equations: the text.
+        axes: axis of each index, such as ``{"a": "N", "i": "M", "x": "D"}``.
+        roles: role of a tensor by its name in the equations; by default the role is that name.
+        title: one line for reports; by default the name.
         constants: names of signals with entries of size 1 that do not train.
-        losses: names of numbers, each a product with a weight, that are added to the loss beside the output.
+        losses: names of scalars, each a product with a weight, that are added to the loss besides the output.
 
     Raises:
-        UsageError: one line that quotes the equation and the number of its line.
+        UsageError: one line that quotes the equation and its number.
     """
-    limits.line("name", name)
-    limits.line("title", title)
+    limits.check_line("name", name)
+    limits.check_line("title", title)
     if not isinstance(constants, tuple | list | frozenset | set) or not all(isinstance(x, str) for x in constants):
-        raise UsageError(f"constants are {shown(constants)}; give the names of signals, such as ('C',)")
+        raise UsageError(f"constants are {quote_value(constants)}; give the names of signals, such as ('C',)")
     if (lines := len(equations.strip().splitlines())) > MOST:
         raise UsageError(
             f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter"
@@ -71,29 +74,33 @@ def network(
         known = (*AXES, *FIXED)
         if axis not in known and str(axis).lower() in map(str.lower, known):
             raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
-        if not named_axis(axis):
-            raise UsageError(f"axes: {shown(axis)} is no name of an axis; write a word, such as N, M or rank")
+        if not is_axis_name(axis):
+            raise UsageError(f"axes: {quote_value(axis)} is no name of an axis; write a word, such as N, M or rank")
     numbered = enumerate(equations.removeprefix("\n").splitlines(), 1)
     texts = {number: " ".join(line.partition("#")[0].split()) for number, line in numbered}
-    parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
+    parsed_equations = [parse_equation(number, text) for number, text in texts.items() if text]
     if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
-    return _Reader(axes, roles or {}, parsed_equations, (DATA, *constants), tuple(losses)).network(name, title or name)
+    return _EquationReader(axes, roles or {}, parsed_equations, (DATA, *constants), tuple(losses)).network(
+        name, title or name
+    )
 
 
-def goes_along(name: str) -> bool:
-    """Does a function act along one letter of its argument, as a softmax does?"""
+def needs_index(name: str) -> bool:
+    """Tests whether a function acts along one index of its argument, as a softmax does."""
     kind = FUNCTIONS[name]
     return kind.mixes or kind.selects
 
 
 def _check_calls(at: Equation, terms: Iterable[Factors], names: Container[str]) -> None:
-    """Checks that functions are functions, with an argument where they read one and a letter where they go along one.
+    """Checks that called names are functions, with an argument and an index if they need them.
 
     Args:
-        names: of what is no function.
+        at: the equation, for messages.
+        terms: the terms of a sum.
+        names: names that are no functions.
     """
-    for call in (x for product in terms for x in product if isinstance(x, Called)):
+    for call in (x for product in terms for x in product if isinstance(x, FunctionCall)):
         name = call.name
         if name not in FUNCTIONS:
             what = (
@@ -107,26 +114,33 @@ def _check_calls(at: Equation, terms: Iterable[Factors], names: Container[str]) 
             raise at.wrong(f"{name} reads nothing; write {name}()")
         if not noise and not call.argument:
             raise at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
-        if call.over and not goes_along(name):
+        if call.over and not needs_index(name):
             raise at.wrong(f"{name} acts on every entry, along no letter; leave out '; {call.over}' in {call}")
         _check_calls(at, call.argument, names)
 
 
-def _text(product: Factors) -> str:
+def _write_product(product: Factors) -> str:
     return " ".join(map(str, product))
 
 
 @dataclass
-class _Reader:
-    """Statements from equations, one after the other.
+class _EquationReader:
+    """Converts equations to statements, one after the other.
 
     Attributes:
-        at: the equation that is read.
+        axes: axis of each index.
+        roles: role of a tensor by its name in the equations.
+        equations: the parsed equations.
+        steady: names of the data and the constants.
+        losses: names of auxiliary losses.
+        at: the present equation.
         made_in: for every name on a left side, the number of its equation.
-        first: letters of a signal or tensor, and the number of the equation that has it first.
-        kinds: whether a name that no equation makes is a tensor or a multiplier.
-        words: every name that is taken.
-        steady: the data and the constants. losses: numbers beside the output.
+        first: for every signal and tensor, its indices and the number of the equation that has it first.
+        kinds: for every name that no equation defines: ``tensor`` or ``multiplier``.
+        words: every name that is in use.
+        signals: indices of every signal so far.
+        symbols: every tensor so far, by its name in the equations.
+        statements: the statements so far.
     """
 
     axes: Mapping[str, str]
@@ -144,6 +158,7 @@ class _Reader:
     statements: list[Statement] = field(default_factory=list)
 
     def network(self, name: str, title: str) -> Network:
+        """Converts all equations and returns the network."""
         self._name_signals()
         for equation in self.equations:
             self.at = equation
@@ -163,6 +178,7 @@ class _Reader:
         return replace(whole, losses=self.losses) if self.losses else whole
 
     def _name_signals(self) -> None:
+        """Collects all names, and checks that no signal is defined twice or has a reserved name."""
         self.words = {x for e in self.equations for x in re.findall(r"\w+", e.text)}
         self.words |= set(map(str, self.roles.values()))
         for e in self.equations:
@@ -177,6 +193,7 @@ class _Reader:
     # expressions -----------------------------------------------------------------------------------------------
 
     def _sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
+        """Adds the statements for ``out = terms[0] + terms[1] + ...``."""
         if len(terms) == 1:
             return self._product(out, letters, terms[0])
         factors = []
@@ -189,17 +206,18 @@ class _Reader:
         self._add(Sum(out, tuple(factors)), letters)
 
     def _product(self, out: str, letters: str, product: Factors) -> None:
+        """Adds the statements for ``out = product``; inner tensors act first and get signals of their own."""
         whole = product[0]
-        if len(product) == 1 and isinstance(whole, Called) and set(self._inside(whole)) <= set(letters):
+        if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._inside(whole)) <= set(letters):
             return self._function(out, letters, whole)
-        kinds = ["function" if isinstance(x, Called) else self._kind(x) for x in product]
+        kinds = ["function" if isinstance(x, FunctionCall) else self._kind(x) for x in product]
         if set(kinds) == {"multiplier"}:
-            raise self.at.wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
+            raise self.at.wrong(f"{_write_product(product)} multiplies nothing; a product needs a tensor or a signal")
         self._check_letters(letters, product)
         multipliers = tuple(x.name for x, kind in zip(product, kinds, strict=True) if kind == "multiplier")
         factors = []
         for k, (x, kind) in enumerate(zip(product, kinds, strict=True)):
-            if isinstance(x, Called):
+            if isinstance(x, FunctionCall):
                 outside = letters + "".join(map(self._inside, (*product[:k], *product[k + 1 :])))
                 factors.append(("signal", self._call(x, outside)))
             elif kind != "multiplier":
@@ -210,9 +228,11 @@ class _Reader:
             if len(tensors) == 1 and not after:
                 before, after = after, before
             if not after:
-                name = indexed(tensor.name, tensor.letters)
+                name = write_indexed(tensor.name, tensor.letters)
                 read, _ = self.first.get(DATA, ("x", 0))
-                bias = f"a bias acts on the data, as in {indexed(tensor.name, tensor.letters + read)} data[{read}]"
+                bias = (
+                    f"a bias acts on the data, as in {write_indexed(tensor.name, tensor.letters + read)} data[{read}]"
+                )
                 raise self.at.wrong(
                     f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
                 )
@@ -229,6 +249,8 @@ class _Reader:
     def _linear(
         self, out: str, letters: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
     ) -> None:
+        """Adds a product with a tensor. At its first use, this determines the tensor's fan-in, fan-out and expert
+        index."""
         symbol, indices = tensor.name, tensor.letters
         if symbol not in self.symbols:
             read = "".join(f.letters for f in acted)
@@ -242,7 +264,8 @@ class _Reader:
         role = self.roles.get(symbol, symbol)
         self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), letters)
 
-    def _function(self, out: str, letters: str, call: Called) -> None:
+    def _function(self, out: str, letters: str, call: FunctionCall) -> None:
+        """Adds a function, and before it the statements for its argument."""
         name = call.name
         if FUNCTIONS[name].kind == "noise":
             return self._add(Function(out, name), letters)
@@ -254,19 +277,20 @@ class _Reader:
             raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
         self._add(Function(out, name, source, self._along(call, letters)), letters)
 
-    def _along(self, call: Called, letters: str) -> str:
-        """The letter a function goes along: its only one, or the one it names."""
+    def _along(self, call: FunctionCall, letters: str) -> str:
+        """Returns the index that a function acts along: the one that the call names, or else the only one."""
         if call.over and call.over not in letters:
             raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
-        if goes_along(call.name) and not letters:
+        if needs_index(call.name) and not letters:
             raise self.at.wrong(f"{call.name} goes along a letter, and its argument has none")
-        if goes_along(call.name) and not call.over and len(letters) > 1:
+        if needs_index(call.name) and not call.over and len(letters) > 1:
             which = f"{', '.join(letters)}; say which, as in {call.name}(...; {letters[-1]})"
             raise self.at.wrong(f"{call.name} goes along one letter of {which}")
         return call.over or letters[-1:]
 
-    def _call(self, call: Called, outside: str) -> Factor:
-        """A function inside a product: a signal of its own, with the letters that its argument has once."""
+    def _call(self, call: FunctionCall, outside: str) -> Factor:
+        """Gives a function inside a product a signal of its own; its indices are those that the argument does not
+        sum."""
         if FUNCTIONS[call.name].kind == "noise":
             raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
         kept, summed = self._kept_and_summed(call)
@@ -277,38 +301,40 @@ class _Reader:
         return inner
 
     def _lone_signal(self, product: Factors) -> Factor | None:
-        """The signal, if a product is one signal alone."""
+        """Returns the signal if a product is a single signal, else None."""
         x = product[0]
-        single = len(product) == 1 and isinstance(x, Named) and self._kind(x) == "signal"
-        return self._factor(x) if single and isinstance(x, Named) else None
+        single = len(product) == 1 and isinstance(x, NamedTerm) and self._kind(x) == "signal"
+        return self._factor(x) if single and isinstance(x, NamedTerm) else None
 
     def _check_letters(self, letters: str, product: Factors) -> None:
-        """Checks that letters of the left stand on the right, and letters of a tensor in one more place."""
-        tensors = [x for x in product if isinstance(x, Named) and self._kind(x) == "tensor"]
+        """Checks that indices of the left side occur on the right, and that each index of a tensor occurs elsewhere,
+        too."""
+        tensors = [x for x in product if isinstance(x, NamedTerm) and self._kind(x) == "tensor"]
         for x in product:
-            if isinstance(x, Named) and self._kind(x) != "multiplier":
+            if isinstance(x, NamedTerm) and self._kind(x) != "multiplier":
                 self._factor(x)
         for letter in letters:
             if not any(letter in self._inside(x) for x in product):
-                raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
+                raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_write_product(product)}")
         for x in tensors:
             elsewhere = letters + "".join(self._inside(y) for y in product if y is not x)
             if lone := set(self._inside(x)) - set(elsewhere):
                 raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
-    def _inside(self, x: Named | Called) -> str:
-        """Letters of a factor. A function has those that its argument has once, since the others are summed there."""
-        return self._letters(x) if isinstance(x, Named) else self._kept_and_summed(x)[0]
+    def _inside(self, x: NamedTerm | FunctionCall) -> str:
+        """Returns the indices of a factor; for a function, those that its argument does not sum."""
+        return self._letters(x) if isinstance(x, NamedTerm) else self._kept_and_summed(x)[0]
 
-    def _kept_and_summed(self, call: Called) -> tuple[str, str]:
+    def _kept_and_summed(self, call: FunctionCall) -> tuple[str, str]:
+        """Returns the indices that a function's argument keeps, and those that it sums."""
         products = ["".join(map(self._inside, factors)) for factors in call.argument]
         summed = "".join(c for letters in products for c in letters if letters.count(c) > 1)
         return "".join(c for c in dict.fromkeys("".join(products)) if c not in summed), summed
 
     # names -----------------------------------------------------------------------------------------------------
 
-    def _kind(self, x: Named) -> str:
-        """Whether a name is a signal, a tensor or a multiplier, everywhere in the text."""
+    def _kind(self, x: NamedTerm) -> str:
+        """Returns ``signal``, ``tensor`` or ``multiplier``, and checks that a name is the same kind everywhere."""
         if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
@@ -324,7 +350,8 @@ class _Reader:
             raise self.at.wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
         return kind
 
-    def _letters(self, x: Named) -> str:
+    def _letters(self, x: NamedTerm) -> str:
+        """Returns the indices of a name, and checks that each has an axis and occurs once."""
         letters = x.letters or ""
         for letter in letters:
             if letter not in self.axes:
@@ -333,18 +360,20 @@ class _Reader:
             raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
         return letters
 
-    def _factor(self, x: Named) -> Factor:
-        """A signal or a tensor. Checks that its letters have the axes that they have elsewhere."""
+    def _factor(self, x: NamedTerm) -> Factor:
+        """Returns a signal or tensor as a factor, and checks that its indices have the same axes everywhere."""
         letters = self._letters(x)
         first, number = self.first.setdefault(x.name, (letters, self.at.number))
         here, there = ([self.axes[c] for c in side] for side in (letters, first))
         if here != there:
             axes = " and ".join(", ".join(side) or "none" for side in (here, there))
-            raise self.at.wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
+            raise self.at.wrong(
+                f"{x} does not fit {write_indexed(x.name, first)} of equation {number}: the axes are {axes}"
+            )
         return Factor(x.name, letters)
 
     def _spare(self) -> str:
-        """A name for a part of the equation."""
+        """Returns an unused name for a part of the present equation."""
         name, k = self.at.out.name, 1
         while f"{name}_{k}" in self.words:
             k += 1
@@ -359,7 +388,7 @@ class _Reader:
     # the whole -------------------------------------------------------------------------------------------------
 
     def _check_reading(self) -> None:
-        """Checks that everything leads to a scalar output, and that the data are read."""
+        """Checks that every signal is used, that the output is a scalar, and that the data are read."""
         read = {x.name for s in self.statements for x in s.inputs}
         *others, last = self.equations
         self._check_losses(read)
@@ -381,7 +410,7 @@ class _Reader:
                 raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
 
     def _check_losses(self, read: set[str]) -> None:
-        """Checks that a loss beside the output is a number with a weight, and that nothing reads it."""
+        """Checks that an auxiliary loss is a scalar with a weight, and that no equation reads it."""
         made = {s.out: s for s in self.statements}
         for name in self.losses:
             if name not in made or name in read or self.signals[name] or name == self.equations[-1].out.name:
@@ -391,6 +420,7 @@ class _Reader:
                 raise UsageError(f"losses: {name} has no weight; multiply it, as in {name} = weight load[i] phi[i]")
 
     def _check_roles(self) -> None:
+        """Checks that roles belong to tensors, are valid names, and are distinct."""
         for symbol, role in self.roles.items():
             if self.kinds.get(symbol) == "multiplier":
                 raise UsageError(f"roles: {symbol} has no letters, so it is a multiplier; a tensor has letters")

@@ -1,21 +1,31 @@
-"""Analyses of the indices of a network: sums over experts, products at one index, means that are subtracted."""
+"""Analyses of the indices of a network: sums over experts, products at one index, subtracted means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from scaling_algebra.spec.axes import FIXED, ordered
+from scaling_algebra.spec.axes import FIXED, sort_axes
 
-from .auxiliary import aside
-from .language import Function, Network, Product, remembered
+from .auxiliary import find_auxiliary
+from .language import Function, Network, Product, cache_on_network
 
 EXPERTS = ("M", "K")
-"""Axes of experts."""
+"""Axes of expert indices."""
 
 
-def apart(network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = "") -> Mapping[str, str]:
-    """New names of letters: ``new`` for ``old``. Any other letter keeps its name, or gets a free letter of its axis if
-    its name is taken."""
+def rename_apart(
+    network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = ""
+) -> Mapping[str, str]:
+    """Returns new names of indices so that they do not clash.
+
+    Args:
+        network: the network.
+        old: indices whose new names are prescribed.
+        new: these names, in the same order.
+        letters: further indices; each keeps its name, or gets a free index of its axis if the name is taken.
+        taken: names that are taken.
+        avoid: names that must not be used as replacements.
+    """
     names = dict(zip(old, new, strict=True))
     for x in letters:
         if x not in names:
@@ -25,60 +35,68 @@ def apart(network: Network, old: str, new: str, letters: str, taken: str = "", a
     return names
 
 
-def may_grow(network: Network) -> tuple[str, ...]:
-    """Axes that may grow, in the order of ``ordered``."""
-    return tuple(ordered({*network.axes.values()} - {*FIXED}))
+def list_growing_axes(network: Network) -> tuple[str, ...]:
+    """Returns the axes of a network that may grow, in printing order."""
+    return tuple(sort_axes({*network.axes.values()} - {*FIXED}))
 
 
-def in_powers(network: Network) -> list[str]:
-    """Axes that a power may have: those that may grow, and K where experts are summed."""
-    return ordered({*may_grow(network), *(["K"] if aggregations(network) else [])})
+def list_power_axes(network: Network) -> list[str]:
+    """Returns the axes that a power may have: those that may grow, and K if the network sums over experts."""
+    return sort_axes({*list_growing_axes(network), *(["K"] if aggregations(network) else [])})
 
 
-@remembered
+@cache_on_network
 def aggregations(network: Network) -> tuple[Product, ...]:
-    """The products that sum the outputs of experts, on the way to the output."""
-    sums = (s for s in network.statements if isinstance(s, Product) and not s.tensor and expert_letters(network, s))
-    return tuple(s for s in sums if s.out not in aside(network))
+    """Returns the products on the path to the output that sum the outputs of experts."""
+    sums = (
+        s for s in network.statements if isinstance(s, Product) and not s.tensor and summed_expert_indices(network, s)
+    )
+    return tuple(s for s in sums if s.out not in find_auxiliary(network))
 
 
-def expert_letters(network: Network, statement: Product) -> str:
-    """The expert letters that a product sums."""
-    return "".join(x for x in network.summed(statement) if network.axes[x] in EXPERTS)
+def summed_expert_indices(network: Network, statement: Product) -> str:
+    """Returns the expert indices that a product sums."""
+    return "".join(x for x in network.summed_indices(statement) if network.axes[x] in EXPERTS)
 
 
-@remembered
-def tracked(network: Network) -> str:
-    """Letters of the axes along which functions act. Signals keep them even where these axes do not grow."""
-    gates = (balanced(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
-    along = {network.axes[x] for x in "".join((*(s.over for s in spreading(network)), *gates))}
+@cache_on_network
+def tracked_indices(network: Network) -> str:
+    """Returns the indices of axes along which functions act. Signals keep these even if the axes do not grow."""
+    gates = (balanced_indices(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
+    along = {network.axes[x] for x in "".join((*(s.over for s in spread_functions(network)), *gates))}
     return "".join(x for x, axis in network.letters.items() if axis in along)
 
 
-@remembered
-def centred(network: Network) -> frozenset[str]:
-    """Axes along which a mean is subtracted."""
-    means = "".join((tracked(network), *(s.over for s in network.functions if s.kind.centres)))
+@cache_on_network
+def centred_axes(network: Network) -> frozenset[str]:
+    """Returns the axes along which a mean is subtracted."""
+    means = "".join((tracked_indices(network), *(s.over for s in network.functions if s.kind.centres)))
     return frozenset(network.letters[x] for x in means)
 
 
-def curved(network: Network) -> list[Function]:
-    """The functions that need not be linear in what they read: all that read something but held gates."""
+def nonlinear_functions(network: Network) -> list[Function]:
+    """Returns the functions that need not be linear in their argument: all but those without one and gates held
+    fixed."""
     return [*network.live, *(s for s in network.functions if s.inputs and not s.gates)]
 
 
-@remembered
-def spreading(network: Network) -> tuple[Function, ...]:
-    """The functions whose argument matters by its spread along an index: softmax, selections, gates of experts."""
+@cache_on_network
+def spread_functions(network: Network) -> tuple[Function, ...]:
+    """Returns the functions that depend on the spread of their argument along an index.
+
+    These are softmax, selections, and gates of experts.
+    """
     along = (s for s in network.live if s.over)
     return tuple(s for s in along if s.kind.kind == "softmax" or s.kind.selects or network.axes[s.over] == "M")
 
 
-@remembered
-def multiplicity(network: Network) -> Mapping[str, int]:
-    """For each index letter, the largest number of signals multiplied at that index, counting the factors of nested
-    products. Letters used for the same index of a signal or tensor count as one. A function counts as what it reads,
-    and what a tensor makes as one."""
+@cache_on_network
+def count_multiplicity(network: Network) -> Mapping[str, int]:
+    """Returns, for each index, the largest number of factors at that index in any product.
+
+    Factors of nested products count, a function counts as its argument, and the output of a tensor as one factor. Names
+    that are used for the same index of a signal or tensor count as one index.
+    """
     held_by: dict[str, dict[str, int]] = {}
     most, alike = dict.fromkeys(network.letters, 1), {x: {x} for x in network.letters}
     for s in network.statements:
@@ -86,26 +104,27 @@ def multiplicity(network: Network) -> Mapping[str, int]:
         for x in s.inputs:
             pairs = list(zip(network.signals[x.name], x.letters, strict=True))
             counts.append({c: held_by.get(x.name, {}).get(mine, 1) for mine, c in pairs})
-            _join(alike, pairs)
+            _merge_classes(alike, pairs)
         letters = {c for x in counts for c in x}
         joined = sum if isinstance(s, Product) else max
         held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
         most |= {c: max(most[c], number) for c, number in held.items()}
         new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
         if isinstance(s, Product) and s.tensor:
-            _join(alike, zip(network.tensors[s.tensor.name].letters, new, strict=True))
+            _merge_classes(alike, zip(network.tensors[s.tensor.name].letters, new, strict=True))
         held_by[s.out] = {c: 1 if c in new else held.get(c, 1) for c in network.signals[s.out]}
     return {c: max(most[x] for x in same) for c, same in alike.items()}
 
 
 def reads_normed(network: Network, function: Function) -> bool:
-    """Whether the argument of a function is computed, entry by entry, from what a norm makes along the same index."""
+    """Tests whether a function's argument is computed, entry by entry, from the output of a norm along the same
+    index."""
     return function.source is not None and bool(_normed_signals(network).get(function.source.name))
 
 
-@remembered
+@cache_on_network
 def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
-    """Return the positions of each signal's indices along which a norm made it, or what it is computed from."""
+    """Returns, for each signal, the positions of its indices along which it depends on the output of a norm."""
     found: dict[str, frozenset[int]] = {}
     for s in network.statements:
         letters = {x.letters[at] for x in s.inputs for at in found.get(x.name, ())}
@@ -114,11 +133,17 @@ def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
     return found
 
 
-def balanced(network: Network, statement: Product, k: int) -> str:
-    """Letters along which the gradient at a gate has no constant part that is larger than the rest.
+def balanced_indices(network: Network, statement: Product, k: int) -> str:
+    """Returns the indices along which the gradient at a gate has no constant part larger than the rest.
 
-    Law: of x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0, and
-    a gate with a mean leaves no room for a constant part.
+    Law: for x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0. If the
+    gate
+    has a mean, this excludes a constant part.
+
+    Args:
+        network: the network.
+        statement: the product.
+        k: position of the gate among its factors.
     """
     uses = network.consumers(statement.out)
     factor = statement.factors[k]
@@ -133,8 +158,8 @@ def balanced(network: Network, statement: Product, k: int) -> str:
     return "".join(x for x in factor.letters if x not in network.signals[statement.out])
 
 
-def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Puts the letters of each pair into one class."""
+def _merge_classes(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
+    """Merges the classes of the two indices of each pair."""
     for x, y in pairs:
         alike[x] |= alike[y]
         alike |= dict.fromkeys(alike[x], alike[x])

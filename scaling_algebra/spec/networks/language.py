@@ -1,9 +1,9 @@
 """A network: tensors, signals and the equations that compute them.
 
-A statement is a ``Product`` of a tensor, signals and multipliers in which missing letters are summed, a ``Sum`` of
-signals, or a ``Function`` of one signal. Every reading of a network has one rule for each kind. Read next:
-``functions.py`` (every function), ``library.py`` (every network), ``ancestors.py``, ``indices.py``, ``multipliers.py``
-and ``roles.py`` (analyses of a network), ``rules.py`` of ``scaling_algebra/dynamics`` (the effect of training).
+A statement is a ``Product`` of at most one tensor, signals and multipliers, in which indices that the result lacks are
+summed, a ``Sum`` of signals, or a ``Function`` of one signal. Each interpretation of a network has one rule for each
+kind. Read next: ``functions.py`` (every function), ``library.py`` (every network), ``ancestors.py``, ``indices.py``,
+``multipliers.py`` and ``roles.py`` (analyses), ``rules.py`` of ``scaling_algebra/dynamics`` (the effect of training).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from scaling_algebra.spec.powers import Power
 from .functions import FUNCTIONS, FunctionKind
 
 Mode = Literal["init", "update"]
-"""Part of a tensor: its initial value W_0, or W_t - W_0."""
+"""Part of a tensor: its initial value W_0, or its change W_t - W_0."""
 
 TRACED = "traced"
-"""The name of a network that is read off a module."""
+"""Name of a network that was traced from a torch module."""
 DATA = "data"
-"""The name of the input. Its entries are Theta(1) and do not train, like those of a constant."""
+"""Name of the input. Its entries are Theta(1) and do not train, like those of a constant."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,11 @@ class Tensor:
     """A trainable tensor.
 
     Attributes:
-        symbol: its name in the equations, used for update and gradient quantities (``dW2``, ``gW2``).
-        letters: its index letters where it is first used, e.g. ``"ika"``.
-        fan_in, fan_out: letters of the linear map inside one expert.
-        experts: letter of the expert index it has, if any: initial values may be shared (tied) along it.
+        symbol: its name in the equations; its update and gradient are ``dW2`` and ``gW2``.
+        letters: its indices where it is first used, such as ``"ika"``.
+        fan_in: input indices of the linear map inside one expert.
+        fan_out: output indices of this map.
+        experts: its expert index, along which initial values may be shared (tied); empty for none.
     """
 
     symbol: str
@@ -50,19 +51,24 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Factor:
-    """A tensor (by role) or a signal (by name) in an equation, with the letters it has there."""
+    """A tensor or a signal as it occurs in an equation.
+
+    Attributes:
+        name: role of the tensor, or name of the signal.
+        letters: its indices there.
+    """
 
     name: str
     letters: str
 
-    def renamed(self, letters: Mapping[str, str]) -> Factor:
-        """The same with each letter replaced."""
+    def rename_indices(self, letters: Mapping[str, str]) -> Factor:
+        """Returns a copy in which each index is replaced."""
         return Factor(self.name, "".join(letters[x] for x in self.letters))
 
 
 @dataclass(frozen=True)
 class Product:
-    """``out = multipliers * tensor * factors``, the letters that ``out`` does not have summed."""
+    """``out = multipliers * tensor * factors``; indices that ``out`` lacks are summed."""
 
     out: str
     factors: tuple[Factor, ...]
@@ -75,7 +81,7 @@ class Product:
 
     @property
     def letters(self) -> str:
-        """Every letter of the product, in the order of appearance."""
+        """Every index of the product, in order of appearance."""
         whole = (self.tensor, *self.factors) if self.tensor else self.factors
         return "".join(dict.fromkeys("".join(x.letters for x in whole)))
 
@@ -94,7 +100,14 @@ class Sum:
 
 @dataclass(frozen=True)
 class Function:
-    """``out = function(source)``. ``over``: the letter a softmax, a norm or a selection goes along."""
+    """``out = name(source)``.
+
+    Attributes:
+        out: the signal that it computes.
+        name: name of the function.
+        source: its argument; None for noise.
+        over: the index that a softmax, norm or selection acts along; empty for other functions.
+    """
 
     out: str
     name: str
@@ -111,22 +124,22 @@ class Function:
 
     @property
     def held(self) -> bool:
-        """Is it a gate whose initial value does not depend on the weights?"""
+        """True for a gate whose initial value is taken as independent of the weights."""
         return self.kind.kind == "gate"
 
     @property
     def masks(self) -> bool:
-        """Is it a selection alone, 1 or 0? Then it has no gradient."""
+        """True for a mere selection, whose values are 0 and 1 and which has no gradient."""
         return self.kind.selects and self.kind.powers == {0}
 
     @property
     def stands_for(self) -> bool:
-        """Is it represented by a polynomial that is not the function itself?"""
+        """True if a polynomial represents it that is not the function itself."""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
     def gates(self) -> bool:
-        """May it weigh other signals?"""
+        """True if its values may weigh other signals."""
         return self.kind.kind in ("gate", "entrywise", "softmax")
 
 
@@ -135,23 +148,26 @@ Statement = Product | Sum | Function
 
 @dataclass(frozen=True)
 class Network:
-    """A feed-forward network as statements in execution order; the last one is the scalar output.
+    """A feed-forward network as statements in execution order; the last one computes the scalar output.
 
     Attributes:
+        name: its name.
+        title: one line for reports.
         tensors: trainable tensors by role, in reporting order.
-        axes: axis of each index letter.
-        signals: index letters of each signal; ``data`` is the input.
-        statements: what is computed.
-        beside: letters, with their axes, of other networks whose signals meet those of this one.
-        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
-        frozen: roles of tensors that are not trained. zero: of those that start at zero.
-        constants: signals that nothing computes, besides the data.
-        losses: numbers beside the output that are added to the loss, each with a weight of its own.
-        multiplied: powers that a module multiplies tensors by before they act, by role. Equations are about the
-            product, and the printed numbers about the tensor itself.
-        unread: why the equations of a module are not known; then tensors are all that is known.
-        stands: values of a module that are read as another function, left out, or held.
-        lacking: why parameters of a module without a path to its output have no numbers, by name.
+        axes: axis of each index.
+        signals: indices of each signal; ``data`` is the input.
+        statements: the equations.
+        beside: indices, with their axes, of other networks whose signals occur together with those of this one.
+        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, each of which uses up a gauge freedom.
+        frozen: roles of tensors that are not trained.
+        zero: roles of tensors that start at zero.
+        constants: signals besides the data that no equation computes.
+        losses: scalars besides the output that are added to the loss, each with a weight of its own.
+        multiplied: powers by which a module multiplies its tensors before they act, by role. Equations are about the
+            product, printed numbers about the tensor itself.
+        unread: why the equations of a module are unknown; then only its tensors are known.
+        stands: values of a module that are replaced by another function, left out, or held fixed.
+        lacking: why a parameter of a module has no numbers, by name, if no path leads from it to the output.
     """
 
     name: str
@@ -179,7 +195,7 @@ class Network:
         return self.statements[-1].out
 
     def unknown(self, kind: str, name: str, choices: Iterable[str] = ()) -> UsageError:
-        """The error for a name that is neither a tensor nor one of the other choices."""
+        """Returns the error for a name that is neither a tensor nor one of the other choices."""
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
         return unknown_name(kind, name, (*self.tensors, *choices))
@@ -189,11 +205,11 @@ class Network:
         return {s.out: s for s in self.statements}
 
     def producer(self, signal: str) -> Statement | None:
-        """The statement that computes a signal; None for the data and for constants."""
+        """Returns the statement that computes a signal; None for the data and for constants."""
         return self._producers.get(signal)
 
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
-        """Every use of a signal: the statement that reads it, and the position among its inputs."""
+        """Returns every use of a signal: the statement that reads it, and its position among the inputs."""
         return self._consumers.get(signal, ())
 
     @cached_property
@@ -205,12 +221,12 @@ class Network:
         return uses
 
     def size(self, letters: Iterable[str]) -> Power:
-        """The product of the sizes of some indices, as a power of the axes."""
+        """Returns the product of the sizes of some indices, as a power of the axes."""
         axes = (self.axes[x] for x in letters)
         return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
 
     def uses(self, role: str) -> tuple[Product, ...]:
-        """The products that a tensor is in."""
+        """Returns the products that contain a tensor."""
         return self._uses.get(role, ())
 
     @cached_property
@@ -232,41 +248,42 @@ class Network:
 
     @cached_property
     def live(self) -> tuple[Function, ...]:
-        """Gates that take part in the dynamics. Sizes hold while these do not saturate."""
+        """Functions that may weigh signals and take part in the dynamics. Sizes are valid while they do not
+        saturate."""
         return tuple(s for s in self.functions if s.gates and not s.held)
 
     @cached_property
     def norms(self) -> tuple[Function, ...]:
         return tuple(s for s in self.functions if s.kind.kind == "norm")
 
-    def summed(self, statement: Product) -> str:
-        """The letters that a product sums."""
+    def summed_indices(self, statement: Product) -> str:
+        """Returns the indices that a product sums."""
         return "".join(x for x in statement.letters if x not in self.signals[statement.out])
 
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
-        """Named multipliers, in the order of appearance."""
+        """Names of the multipliers, in order of appearance."""
         names = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
         return tuple(dict.fromkeys(names))
 
-    def freezing(self, roles: Iterable[str]) -> Network:
-        """The network in which these tensors, and no others, are not trained."""
+    def with_frozen(self, roles: Iterable[str]) -> Network:
+        """Returns the network in which exactly these tensors are not trained."""
         frozen = frozenset(roles)
         return self if frozen == self.frozen else replace(self, frozen=frozen)
 
-    def starting(self, roles: Iterable[str]) -> Network:
-        """The network in which these tensors, and no others, start at zero."""
+    def with_zero(self, roles: Iterable[str]) -> Network:
+        """Returns the network in which exactly these tensors start at zero."""
         zero = frozenset(roles)
         return self if zero == self.zero else replace(self, zero=zero)
 
     @cached_property
     def known(self) -> dict[Hashable, Any]:
-        """Answers of functions of this network (``remembered``)."""
+        """Cache of ``cache_on_network``: results of functions of this network."""
         return {}
 
     @cached_property
     def letters(self) -> dict[str, str]:
-        """Axis of each letter: the network's own, and spare ones for indices that meet twice."""
+        """Axis of each index: those of the network, and spare ones for indices that occur twice in a product."""
         axes = {**self.axes, **self.beside}
         pool = iter([x for x in SPARE if x not in axes])
         own = [axis for axis in dict.fromkeys(self.axes.values()) if axis not in self.beside.values()]
@@ -284,8 +301,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def remembered(function: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
-    """A function of a network that is computed once for each of its arguments."""
+def cache_on_network(function: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
+    """Wraps a function of a network so that its results are stored on the network, by arguments."""
 
     @wraps(function)
     def once(network: Network, /, *args: P.args, **named: P.kwargs) -> T:
@@ -299,5 +316,5 @@ def remembered(function: Callable[Concatenate[Network, P], T]) -> Callable[Conca
 
 
 SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))
-"""Letters for indices that meet twice: those that networks are written with first."""
+"""Characters for spare indices. The first ones are those that equations of networks use."""
 _SPARES = 4

@@ -1,6 +1,6 @@
-"""Every network that ships, as equations: the source of sizes, gradients, explanations and torch modules.
+"""The shipped networks as equations, from which sizes, gradients, explanations and torch modules are derived.
 
-Adding one: a table in ``library.toml``. Read next: ``grammar.py`` (how equations are written),
+To add one, add a table to ``library.toml``. Read next: ``grammar.py`` (how equations are written),
 ``scaling_algebra/dynamics/trajectory.py`` (trains a network), ``quantities.py`` (what can be asked about one).
 """
 
@@ -10,27 +10,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from scaling_algebra.errors import named
-from scaling_algebra.files import shipped
+from scaling_algebra.errors import find_entry
+from scaling_algebra.files import load_shipped_toml
 
 from .grammar import network
 from .language import Function, Network
 
-TEXTS = shipped(__package__, "library.toml")
+TEXTS = load_shipped_toml(__package__, "library.toml")
 """Title, roles and equations of every network, by name."""
 AXES: Mapping[str, str] = TEXTS.pop("axes")
-"""Axes of their letters."""
+"""Axis of each index in these equations."""
 TITLES: Mapping[str, str] = {
     name: text["title"] for name, text in sorted(TEXTS.items(), key=lambda entry: "apart" in entry[1])
 }
-"""Title of every network, by name; those that stand apart come last, wherever their tables are."""
+"""Title of every network, by name. Networks marked ``apart``, which tables do not include, come last."""
 
 
 class _Library(Mapping[str, Network]):
-    """Networks by name, read on first use. Iteration leaves out those that stand apart."""
+    """Networks by name, read on first use. Iteration leaves out those marked ``apart``."""
 
     def __getitem__(self, name: str) -> Network:
-        return _read(name)
+        return _read_architecture(name)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, text in TEXTS.items() if "apart" not in text)
@@ -43,29 +43,29 @@ class _Library(Mapping[str, Network]):
 
 
 @cache
-def _read(name: str) -> Network:
+def _read_architecture(name: str) -> Network:
     text = TEXTS[name]
     return network(name, text["equations"], AXES, text["roles"], text["title"])
 
 
 ARCHITECTURES = _Library()
-"""Every network that ships, by name."""
+"""Every shipped network, by name."""
 MOE_BLOCK = ARCHITECTURES["moe"]
 
 
 def architecture(name: str) -> Network:
-    """The network called ``name``.
+    """Returns the shipped network of this name.
 
     Raises:
-        UsageError: no such network.
+        UsageError: there is none.
     """
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        named("architecture", name, TITLES)
+        find_entry("architecture", name, TITLES)
     return ARCHITECTURES[name]
 
 
-def moving(network: Network) -> Network:
-    """The network with its held gates in the dynamics, as sigmoids; itself where it has none."""
+def replace_gates(network: Network) -> Network:
+    """Returns the network with its fixed gates replaced by sigmoids, which train; unchanged if it has none."""
     if network == MOE_BLOCK:
         return ARCHITECTURES["moe-sigmoid"]
     if not any(s.held for s in network.functions):

@@ -1,8 +1,8 @@
-"""Multipliers of a network that are unknowns, and those that are a choice of gauge.
+"""Which multipliers of a network are unknowns, and which are a choice of gauge.
 
-Law: a product is unchanged if its tensor is divided by the factor that multiplies its multipliers. Factors that leave
-every product unchanged are the gauge freedom. Multipliers use it up in the order in which they appear: one that uses up
-freedom is a gauge and stays 1. What is given uses up freedom first, and another member of its class is derived.
+Law: a product is unchanged if its multiplier is multiplied, and its tensor divided, by the same factor. All changes of
+factors that leave every product unchanged are the gauge freedom. Values fixed by the user use up freedom first, then
+multipliers in order of appearance: one that uses up freedom is a gauge and stays 1, any other is an unknown.
 Source: abc-symmetry, Yang and Hu (2021), Tensor Programs IV, Sec. 3.
 """
 
@@ -12,69 +12,72 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
-from .language import Network, Product, remembered
+from .language import Network, Product, cache_on_network
 
 SHARE = "K/M"
-"""The multiplier of sums over experts in a batch of which every token has K of M; no unknown."""
+"""The factor of a sum over experts in a batch of whose M experts each token uses K; it is not an unknown."""
 
 
-@remembered
+@cache_on_network
 def free_multipliers(network: Network) -> tuple[str, ...]:
-    """Multipliers that are unknowns: all but the gauges, which stay 1."""
-    return tuple(m for m in network.multipliers if m not in {*gauges(network), SHARE})
+    """Returns the multipliers that are unknowns: all but the gauges, which stay 1."""
+    return tuple(m for m in network.multipliers if m not in {*find_gauges(network), SHARE})
 
 
-@remembered
-def gauges(network: Network) -> tuple[str, ...]:
-    """Multipliers that are a choice of gauge, after what is given: the scale of a tensor takes their place."""
-    held = (x if x in network.multipliers else _scale(x.rpartition(".")[0]) for x in sorted(network.held))
-    return _taking_up(network, held)
+@cache_on_network
+def find_gauges(network: Network) -> tuple[str, ...]:
+    """Returns the multipliers that are gauges, given what the user fixes: the scale of a tensor can absorb them."""
+    held = (x if x in network.multipliers else _name_scale(x.rpartition(".")[0]) for x in sorted(network.held))
+    return _choose_gauges(network, held)
 
 
-@remembered
-def choices(network: Network) -> tuple[str, ...]:
-    """Multipliers that are a choice of gauge where nothing is given."""
-    return _taking_up(network, ())
+@cache_on_network
+def find_default_gauges(network: Network) -> tuple[str, ...]:
+    """Returns the multipliers that are gauges if the user fixes nothing."""
+    return _choose_gauges(network, ())
 
 
-def needs(network: Network, multiplier: str) -> bool:
-    """Is a multiplier an unknown whatever is given?"""
-    return multiplier not in choices(network) and multiplier != SHARE
+def is_always_unknown(network: Network, multiplier: str) -> bool:
+    """Tests whether a multiplier is an unknown whatever the user fixes."""
+    return multiplier not in find_default_gauges(network) and multiplier != SHARE
 
 
-def opened(network: Network) -> tuple[str, ...]:
-    """Multipliers that are unknowns because something of their class is given."""
-    return tuple(m for m in choices(network) if m not in gauges(network))
+def find_freed(network: Network) -> tuple[str, ...]:
+    """Returns the multipliers that are unknowns only because the user fixes another member of their gauge class."""
+    return tuple(m for m in find_default_gauges(network) if m not in find_gauges(network))
 
 
-def holding(network: Network, names: Iterable[str]) -> Network:
-    """The network where inits and rates of some tensors (``ROLE.init``, ``ROLE.lr``) and some multipliers are given;
-    itself where no multiplier is a choice of gauge."""
-    if not choices(network):
+def hold_names(network: Network, names: Iterable[str]) -> Network:
+    """Returns the network with these inits and rates of tensors (``ROLE.init``, ``ROLE.lr``) and multipliers fixed.
+
+    Names that no gauge freedom involves are ignored.
+    """
+    if not find_default_gauges(network):
         return network
     scaled = {s.tensor.name for s in network.linear if s.tensor and {*s.multipliers} - {SHARE}}
     known = {*network.multipliers, *(f"{role}.{x}" for role in scaled for x in ("init", "lr"))}
     return replace(network, held=frozenset(names) & known)
 
 
-def _taking_up(network: Network, held: Iterable[str]) -> tuple[str, ...]:
-    """The multipliers that take up freedom after what is held."""
+def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
+    """Returns the multipliers that use up the gauge freedom that the fixed names leave, in order of appearance."""
     space: list[dict[str, Fraction]] = []
     for s in network.statements:
         if isinstance(s, Product):
-            names = [*([_scale(s.tensor.name)] if s.tensor else []), *(m for m in s.multipliers if m != SHARE)]
-            _adds(space, {name: Fraction(names.count(name)) for name in names})
+            names = [*([_name_scale(s.tensor.name)] if s.tensor else []), *(m for m in s.multipliers if m != SHARE)]
+            _add_if_independent(space, {name: Fraction(names.count(name)) for name in names})
     for name in held:
-        _adds(space, {name: Fraction(1)})
-    return tuple(m for m in network.multipliers if m != SHARE and _adds(space, {m: Fraction(1)}))
+        _add_if_independent(space, {name: Fraction(1)})
+    return tuple(m for m in network.multipliers if m != SHARE and _add_if_independent(space, {m: Fraction(1)}))
 
 
-def _scale(role: str) -> str:
+def _name_scale(role: str) -> str:
+    """Returns the name of a tensor's scale in the linear system; no multiplier has such a name."""
     return f"tensor {role}"  # no name of a multiplier
 
 
-def _adds(space: list[dict[str, Fraction]], row: dict[str, Fraction]) -> bool:
-    """Is a row independent of the rows before it? Then it is appended, reduced by them (Gaussian elimination)."""
+def _add_if_independent(space: list[dict[str, Fraction]], row: dict[str, Fraction]) -> bool:
+    """Appends a row to a reduced basis if it is independent of it (Gaussian elimination), and returns whether it is."""
     for other in space:
         first = next(iter(other))
         if factor := row.get(first, Fraction(0)):

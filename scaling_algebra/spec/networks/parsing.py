@@ -1,4 +1,4 @@
-"""One equation as a tree: names, functions and sums of products, as they are written; no name means anything yet."""
+"""Parses one equation into a tree of names, function calls and sums of products, without looking up any name."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ NAME, LETTER, SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"[^\W\d_]"), re.com
 
 
 LONG = 100
-"""Characters of an equation that an error quotes."""
+"""Maximum number of characters of an equation that an error quotes."""
 DEEP = 50
-"""Functions in one equation, at most."""
+"""Maximum number of function calls in one equation."""
 
 
 @dataclass(frozen=True)
-class Named:
-    """A name with its letters as written; None for none."""
+class NamedTerm:
+    """A name with its indices as written. They are None if it has no brackets."""
 
     name: str
     letters: str | None
 
     def __str__(self) -> str:
-        return indexed(self.name, self.letters or "")
+        return write_indexed(self.name, self.letters or "")
 
 
 @dataclass(frozen=True)
-class Called:
-    """A function of an expression."""
+class FunctionCall:
+    """A function call.
+
+    Attributes:
+        name: name of the function.
+        argument: the terms of the sum in its parentheses; empty for none.
+        over: the index after the semicolon; empty for none.
+    """
 
     name: str
     argument: tuple[Factors, ...]
@@ -40,72 +46,82 @@ class Called:
         return f"{self.name}({inside}{f'; {self.over}' if self.over else ''})"
 
 
-Factors = tuple["Named | Called", ...]
-"""A product, as it is written."""
+Factors = tuple["NamedTerm | FunctionCall", ...]
+"""A product as written: its factors."""
 
 
 @dataclass(frozen=True)
 class Equation:
-    """A line of the text: the signal on its left, and the sum of products on its right."""
+    """One equation.
+
+    Attributes:
+        number: the number of its line.
+        text: the line.
+        out: the signal on its left side.
+        terms: the terms of the sum on its right side.
+    """
 
     number: int
     text: str
-    out: Named
+    out: NamedTerm
     terms: tuple[Factors, ...]
 
     def wrong(self, what: str) -> UsageError:
-        return _wrong(self.number, self.text, what)
+        """Returns an error that quotes the equation."""
+        return _equation_error(self.number, self.text, what)
 
 
-def indexed(name: str, letters: str) -> str:
-    """``W2[i,k,a]``."""
+def write_indexed(name: str, letters: str) -> str:
+    """Writes a name with its indices: ``W2[i,k,a]``."""
     return f"{name}[{','.join(letters)}]" if letters else name
 
 
-def _wrong(number: int, text: str, what: str) -> UsageError:
+def _equation_error(number: int, text: str, what: str) -> UsageError:
+    """Returns the error ``equation NUMBER, "TEXT": WHAT``."""
     short = text if len(text) <= LONG else f"{text[:LONG]}..."
     return UsageError(f'equation {number}, "{short}": {what}')
 
 
-def parsed(number: int, text: str) -> Equation:
-    """One line of the text.
+def parse_equation(number: int, text: str) -> Equation:
+    """Parses one line of the text.
 
     Raises:
-        UsageError: one line that says where it cannot be read.
+        UsageError: one line that says where the equation cannot be read.
     """
     if text.count("(") > DEEP:
-        raise _wrong(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
+        raise _equation_error(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
     reader = _TokenReader(text)
     try:
         return Equation(number, text, *reader.equation())
     except _Unreadable:
-        raise _wrong(number, text, _unreadable(text, reader.at)) from None
+        raise _equation_error(number, text, _explain_syntax(text, reader.at)) from None
 
 
 class _Unreadable(Exception):
-    """The text does not fit the grammar where the reader stands."""
+    """The text does not fit the grammar at the reader's position."""
 
 
 class _TokenReader:
-    """Reads one line from left to right.
+    """Recursive-descent parser of one line.
 
-    equation: NAME [letters] "=" sum
+    equation: NAME [indices] "=" sum
     sum: product ("+" product)*
     product: factor ("*"? factor)*
-    factor: NAME [letters] | NAME "(" [sum [";" LETTER]] ")"
-    letters: "[" LETTER ("," LETTER)* "]"
+    factor: NAME [indices] | NAME "(" [sum [";" INDEX]] ")"
+    indices: "[" INDEX ("," INDEX)* "]"
 
     Attributes:
-        at: characters that are read; white space goes with what it follows.
+        text: the line.
+        at: position of the next token.
     """
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self._skip(0)
 
-    def equation(self) -> tuple[Named, tuple[Factors, ...]]:
-        """Both sides of the whole line."""
-        out = Named(self._word(NAME), self._letters())
+    def equation(self) -> tuple[NamedTerm, tuple[Factors, ...]]:
+        """Parses the whole line into its left and right side."""
+        out = NamedTerm(self._word(NAME), self._letters())
         self._need("=")
         terms = self._sum()
         if self.at < len(self.text):
@@ -124,15 +140,15 @@ class _TokenReader:
             factors.append(self._factor())
         return tuple(factors)
 
-    def _factor(self) -> Named | Called:
+    def _factor(self) -> NamedTerm | FunctionCall:
         name = self._word(NAME)
         if not self._take("("):
-            return Named(name, self._letters())
+            return NamedTerm(name, self._letters())
         if self._take(")"):
-            return Called(name, (), "")
+            return FunctionCall(name, (), "")
         argument, over = self._sum(), self._word(LETTER) if self._take(";") else ""
         self._need(")")
-        return Called(name, argument, over)
+        return FunctionCall(name, argument, over)
 
     def _letters(self) -> str | None:
         if not self._take("["):
@@ -151,7 +167,7 @@ class _TokenReader:
         return found[0]
 
     def _take(self, mark: str) -> bool:
-        """Reads a mark if it is next."""
+        """Reads a mark if it is next, and returns whether it was."""
         if not self.text.startswith(mark, self.at):
             return False
         self._skip(self.at + 1)
@@ -180,8 +196,8 @@ HINTS = {
 """Advice about text that cannot be read, by its beginning."""
 
 
-def _unreadable(text: str, at: int) -> str:
-    """The place where an equation cannot be read, and what to do."""
+def _explain_syntax(text: str, at: int) -> str:
+    """Says at which place an equation cannot be read, and what to do."""
     before, rest = text[:at].rstrip(), text[at:].lstrip()
     word = re.match(r"\w+|\+=|.", rest)
     last = re.search(r"\S+$", before)

@@ -1,6 +1,6 @@
-"""Sums over experts, found from the equations: what they weigh, what enters, and the tensors in between.
+"""Finds the sums over experts in the equations: their gates, their inputs, and the tensors of the experts.
 
-No letter, signal or role has a meaning of its own. Read next: ``roles.py`` (gradients and pathways).
+No index, signal or role has a meaning of its own. Read next: ``roles.py`` (gradients and pathways).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .ancestors import ends, last_tensor, learns
+from .ancestors import find_last_tensors, is_trained, last_tensor
 from .indices import EXPERTS, aggregations
 from .language import Network, Product, Sum
-from .terms import written_out
+from .terms import expand_product
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class ExpertSum:
 
     Attributes:
         aggregation: the statement.
-        gates: signals that weigh an expert by a number. ``routers``: the tensors behind them.
+        gates: signals that weigh each expert by a number.
+        routers: last tensors on the paths to the gates.
         entering: signals without an expert index that experts read.
         body: signals from there to the sum, in the order of the equations.
-        inner, outer: tensors of the body; those applied last are outer.
+        inner: tensors of the experts that are followed by others.
+        outer: tensors of the experts that act last.
         last: signals between the outer tensors and the sum.
     """
 
@@ -48,19 +50,19 @@ class ExpertSum:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The gates that are factors of the sum."""
+        """The gates that are factors of the sum itself."""
         return tuple(x.name for x in self.aggregation.factors if x.name in self.gates)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Tensors between what enters and the sum."""
+        """Tensors of the experts."""
         return (*self.inner, *self.outer)
 
     @property
     def pieces(self) -> Mapping[str, str]:
-        """Pieces of the sum: by name, the only tensor or signal that changes; nothing changes in ``A1``.
+        """Pieces of the sum by name, each with the only tensor or signal that changes in it; nothing changes in ``A1``.
 
-        ``A2.k``: a signal that enters, then an inner tensor; ``A3``: the outer tensor, ``A3.k`` if there are several.
+        ``A2.k``: an entering signal, then an inner tensor; ``A3``: the outer tensor, ``A3.k`` if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
         """
         if not self.tensors:
@@ -72,12 +74,13 @@ class ExpertSum:
 
 @lru_cache(maxsize=256)
 def experts(network: Network) -> tuple[ExpertSum, ...]:
-    """The sums over experts of a network."""
-    return tuple(_found(network, s) for s in aggregations(network))
+    """Returns the sums over experts of a network."""
+    return tuple(_analyse_sum(network, s) for s in aggregations(network))
 
 
-def _found(network: Network, s: Product) -> ExpertSum:
-    gates = list(_weights(network, s) or (x.name for x in written_out(network, s)[0].weights))
+def _analyse_sum(network: Network, s: Product) -> ExpertSum:
+    """Finds the parts of a sum over experts."""
+    gates = list(_find_weights(network, s) or (x.name for x in expand_product(network, s)[0].weights))
     sources = [x.name for x in s.factors if x.name not in gates]
     inside, entering, todo = set[str](), dict[str, None](), list(sources)
     while todo:
@@ -88,12 +91,12 @@ def _found(network: Network, s: Product) -> ExpertSum:
             entering[name] = None
             continue
         inside.add(name)
-        weights = _weights(network, producer) if isinstance(producer, Product) else ()
+        weights = _find_weights(network, producer) if isinstance(producer, Product) else ()
         gates += [x for x in weights if x not in gates]
         todo += [x.name for x in producer.inputs if x.name not in weights]
     body = tuple(x.out for x in network.statements if x.out in inside)
     linear = {x.tensor.name: None for x in network.linear if x.out in inside and x.tensor}
-    outer = frozenset[str]().union(*(ends(network, x) for x in sources))
+    outer = frozenset[str]().union(*(find_last_tensors(network, x) for x in sources))
     made = {use.out for role in outer for use in network.uses(role)}
     last, todo = dict[str, None](), list(sources if outer else ())
     while todo:
@@ -106,7 +109,7 @@ def _found(network: Network, s: Product) -> ExpertSum:
         s,
         tuple(gates),
         tuple(dict.fromkeys(filter(None, (last_tensor(network, x) for x in gates)))),
-        tuple(x for x in dict.fromkeys(y.out for y in network.statements) if x in entering and learns(network, x)),
+        tuple(x for x in dict.fromkeys(y.out for y in network.statements) if x in entering and is_trained(network, x)),
         body,
         tuple(role for role in trained if role not in outer),
         tuple(role for role in trained if role in outer),
@@ -114,8 +117,11 @@ def _found(network: Network, s: Product) -> ExpertSum:
     )
 
 
-def _weights(network: Network, s: Product) -> tuple[str, ...]:
-    """Factors with an expert index that weigh each expert by a number: another factor has their letters and more."""
+def _find_weights(network: Network, s: Product) -> tuple[str, ...]:
+    """Returns the factors with an expert index that weigh each expert by a number.
+
+    These are factors whose indices are a proper subset of another factor's.
+    """
     if s.tensor:
         return ()
     numbers = [x for x in s.factors if any(network.axes[c] in EXPERTS for c in x.letters)]

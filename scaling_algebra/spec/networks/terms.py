@@ -1,23 +1,23 @@
-"""Products written out to their tensors, such as the output of an expert inside the sum over experts."""
+"""Expands products down to their tensors, such as the output of an expert inside the sum over experts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .indices import apart
-from .language import Factor, Function, Network, Product, Sum, remembered
+from .indices import rename_apart
+from .language import Factor, Function, Network, Product, Sum, cache_on_network
 
 
 @dataclass(frozen=True)
 class Term:
-    """One product that a statement is a sum of, written out to the tensors: ``weights * tensors * signals``.
+    """One term of an expanded product: ``multipliers * weights * tensors * signals``.
 
     Attributes:
         weights: signals that gate the others.
-        tensors: by role.
-        signals: what the tensors act on.
-        multipliers: deterministic factors, by name.
+        tensors: tensors, by role.
+        signals: signals that the tensors act on.
+        multipliers: names of deterministic factors.
     """
 
     weights: tuple[Factor, ...]
@@ -26,13 +26,18 @@ class Term:
     multipliers: tuple[str, ...]
 
 
-@remembered
-def written_out(network: Network, statement: Product, without: int | None = None) -> tuple[Term, ...]:
-    """A product as a sum of terms. A factor that is a tensor times signals, or a sum of such, is replaced by these, so
-    that a sum over experts meets their tensors first. Gates stay as they are.
+@cache_on_network
+def expand_product(network: Network, statement: Product, without: int | None = None) -> tuple[Term, ...]:
+    """Expands a product to a sum of terms in which the tensors are explicit.
+
+    A factor that is a tensor times signals, or a sum of such products, is replaced by them, so that a sum over experts
+    is
+    taken over their tensors. Gates stay as they are.
 
     Args:
-        without: position of a factor to leave out.
+        network: the network.
+        statement: the product.
+        without: position of a factor to leave out; None for none.
     """
     if statement.tensor:
         factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
@@ -45,7 +50,7 @@ def written_out(network: Network, statement: Product, without: int | None = None
     for k, factor in enumerate(statement.factors):
         if k in gates or k == without:
             continue
-        parts = _parts(network, factor, taken)
+        parts = _expand_factor(network, factor, taken)
         taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
         found = [
             Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
@@ -55,20 +60,22 @@ def written_out(network: Network, statement: Product, without: int | None = None
     return tuple(found)
 
 
-@remembered
+@cache_on_network
 def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
-    """Find tensors that are multiplied with each other entry by entry, and together are one weight.
+    """Finds tensors that are multiplied entry by entry and together are one weight.
 
-    Example: of ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
+    Example: for ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
 
     Returns:
-        For each such signal (``y_1``) the products that read it, one after the other, up to a signal (``y``).
+        For each such signal (``y_1``) the products that read it, one after the other, up to a signal that a module
+        computes
+        (``y``).
     """
     spread = set[str]()  # signals with letters of a tensor alone, which no sum has taken
     for s in network.linear:
         read = "".join(x.letters for x in s.factors)
         own = s.tensor is not None and not set(s.tensor.letters) <= set(read)
-        if not network.summed(s) and (own or spread.intersection(x.name for x in s.factors)):
+        if not network.summed_indices(s) and (own or spread.intersection(x.name for x in s.factors)):
             spread.add(s.out)
     found: dict[str, tuple[Product, ...]] = {}
     for s in reversed(network.linear):
@@ -82,25 +89,26 @@ def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
 
 
 def product_of(network: Network, signal: str) -> Product:
-    """The product that computes a signal."""
+    """Returns the product that computes a signal."""
     statement = network.producer(signal)
     assert isinstance(statement, Product)
     return statement
 
 
 def is_held(network: Network, signal: str) -> bool:
-    """Is a signal a gate that is held at its mean and slope?"""
+    """Tests whether a signal is a gate whose mean and slope are held fixed."""
     statement = network.producer(signal)
     return isinstance(statement, Function) and statement.held
 
 
-def _parts(network: Network, factor: Factor, taken: str) -> list[Term]:
+def _expand_factor(network: Network, factor: Factor, taken: str) -> list[Term]:
+    """Expands one factor; ``taken`` are the indices that new ones must not clash with."""
     statement = network.producer(factor.name)
     if isinstance(statement, Sum):
         renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
-        return [term for x in statement.terms for term in _parts(network, x.renamed(renamed), taken)]
+        return [term for x in statement.terms for term in _expand_factor(network, x.rename_indices(renamed), taken)]
     if not (isinstance(statement, Product) and statement.tensor):
         return [Term((), (), (factor,), ())]
-    names = apart(network, network.signals[factor.name], factor.letters, statement.letters, taken)
-    tensor, factors = statement.tensor.renamed(names), tuple(x.renamed(names) for x in statement.factors)
+    names = rename_apart(network, network.signals[factor.name], factor.letters, statement.letters, taken)
+    tensor, factors = statement.tensor.rename_indices(names), tuple(x.rename_indices(names) for x in statement.factors)
     return [Term((), (tensor,), factors, statement.multipliers)]
