@@ -255,9 +255,9 @@ class BoundRun(Trajectory):
         norms = {s.out: s.inputs[0].name for s in self.network.functions if s.out in self.shaken}
         return {x: y for x, y in norms.items() if x in self.outgrown or x not in self.context.divisors}
 
-    def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
+    def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         if function.out not in self.shaken:
-            return super().normalised(function, signal, t)
+            return super().divide_by_norm(function, signal, t)
         return self.algebra.scaled(signal, Scalar(f"1/rms of {function.inputs[0].name}", self._turned(function)))
 
     def _turned(self, s: Function) -> int:

@@ -169,7 +169,7 @@ def test_what_a_norm_makes_is_bounded_whatever_leads():
     assert not look.bounds.why and look.bounds.outgrown == {"rk": "k"}
     assert look("k", 0).size == -HALF
     assert {look.upper(f"{s.out}.change") for s in NORMED.statements} == {0}
-    assert look.upper("gk") is None
+    assert look.upper("gk") is None and look.upper("rk.effective") is None
     for name in ("h0.change", "r1.change", "q.change", "h1.change", "r2.change", "f.change"):
         assert look(name, 1, RESTRICTED).size == 0, name
 
