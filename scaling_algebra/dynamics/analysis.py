@@ -196,7 +196,7 @@ class Analysis:
         """What norms divide by after an update, where bounds without it have shown that."""
         look, divisors = self.but(bare=True), dict[str, Divisor]()
         look.bounds = run
-        with self.meter.uncharged():
+        with self.meter.pause_counting():
             for s in (s for s in self.network.functions if s.out in run.shaken):
                 found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
                 if found.size is not None and gradient is not None:

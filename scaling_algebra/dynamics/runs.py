@@ -111,7 +111,7 @@ class Runs:
         for rung in (LADDER[0], BEGUN):
             run = self.on(rung)
             try:
-                with run.ledger.question(), self.deep(), run.algebra.meter.uncharged():
+                with run.ledger.question(), self.deep(), run.algebra.meter.pause_counting():
                     size = run.algebra.bound(run.gradient(source, 0, via=s.out))
                     sizes += [] if size is None else [size]
             except (Exhausted, BeyondPowerCounting):
