@@ -156,7 +156,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         if (error.name or "").startswith("scaling_algebra"):
             return _report_fault(error)
         verb = next(iter(arguments), "scalecalc")
-        return _fail(str(missing_package_error(verb, str(error.name), "verify")), 2)
+        return _fail(str(missing_package_error(verb, str(error.name).partition(".")[0], "verify")), 2)
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {describe_cause(error)}; make room, or choose another place", 2)

@@ -59,7 +59,7 @@ def count_noun(count: int, what: str) -> str:
 def quote_value(value: object) -> str:
     """Returns the ``repr`` of any value for a message, shortened; it never fails."""
     try:
-        return _cut(repr(value), QUOTED)
+        return _cut(_join_lines(repr(value)), QUOTED)
     except Exception:  # an integer of thousands of digits, or a foreign object
         return f"a {type(value).__name__} that cannot be printed"
 
@@ -123,9 +123,13 @@ def _reopen_streams() -> bool:
 def describe_error(error: BaseException) -> str:
     """Describes an exception in one line, even if its own ``str`` fails."""
     try:
-        return f"{type(error).__name__}: {error}".strip(": ")
+        return _join_lines(f"{type(error).__name__}: {error}".strip(": "))
     except Exception:
         return type(error).__name__
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(x.strip() for x in text.splitlines())
 
 
 def _cut(text: str, most: int) -> str:

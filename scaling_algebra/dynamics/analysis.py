@@ -29,10 +29,11 @@ from scaling_algebra.waiting import iterate_with_progress
 from .bounds import BoundRun
 from .brackets import Bracket
 from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
-from .parts import ORDERS, SLOW, parts, signal_of
+from .parts import ORDERS, SLOW, counting, parts, signal_of
 from .quantities import Quantity, quantities, with_decay
-from .run import BeyondPowerCounting
+from .run import BeyondPowerCounting, Divisor
 from .runs import Runs
+from .sparse_routing import sparse
 from .trajectory import Trajectory
 
 _RAISED = "functions are read as polynomials, and two degrees more give"
@@ -80,6 +81,7 @@ class Analysis:
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
         ladder: the rungs that a question may climb, by default all.
+        bare: of norms that may be outgrown nothing is known after an update.
 
     Attributes:
         runs: one for each rung.
@@ -99,11 +101,13 @@ class Analysis:
         raised: bool = False,
         whole: Analysis | None = None,
         ladder: Sequence[Budget] = (),
+        bare: bool = False,
     ) -> None:
         if network.unread:
             raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self.whole, self.ladder = growing, routed, raised, whole, ladder
+        self.bare = bare
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         settings: dict[str, Any] = {"growing": growing, "routed": routed, "raised": raised}
@@ -116,7 +120,7 @@ class Analysis:
         self.parts: Parts = Parts(self)
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
-        self._uppers = ResultCache[str, Fraction | None](self.meter)
+        self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
 
     def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
         """The bracket of a quantity after t updates.
@@ -154,7 +158,7 @@ class Analysis:
 
     def but(self, **changes: Any) -> Analysis:
         """The same analysis with other arguments; products of kernels are shared."""
-        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder")
+        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder", "bare")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
@@ -167,7 +171,7 @@ class Analysis:
     @cached_property
     def higher(self) -> Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
-        return self.but(raised=True)
+        return self if self.raised else self.but(raised=True, bare=self.bare or self.whole is not None)
 
     def read(self, name: str, t: int, rung: Budget) -> Bracket:
         """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
@@ -181,33 +185,61 @@ class Analysis:
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
-        return self.runs.bounds() if self.whole is None else self.whole.bounds
+        if self.whole is not None:
+            return self.whole.bounds
+        run = self.runs.bounds()
+        if self.bare or run.why or not run.outgrown or sparse(self.network, self.ray) or self.routed:
+            return run
+        return self.runs.bounds(self._divisors(run))
 
-    def upper(self, name: str) -> Fraction | None:
-        """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
-        return self._uppers(name, partial(self._upper, name))
+    def _divisors(self, run: BoundRun) -> dict[str, Divisor]:
+        """What norms divide by after an update, where bounds without it have shown that."""
+        look, divisors = self.but(bare=True), dict[str, Divisor]()
+        look.bounds = run
+        with self.meter.pause_counting():
+            for s in (s for s in self.network.functions if s.out in run.shaken):
+                found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
+                if found.size is not None and gradient is not None:
+                    divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
+                    self.notes |= found.assumes
+        return divisors
 
-    def _upper(self, name: str) -> Fraction | None:
+    @cached_property
+    def begun(self) -> BoundRun:
+        """Upper bounds on every size before training."""
+        return self.runs.bounds(still=True) if self.whole is None else self.whole.begun
+
+    def bounds_at(self, t: int) -> BoundRun:
+        """Upper bounds on every size after t updates."""
+        return self.bounds if t else self.begun
+
+    def upper(self, name: str, t: int = 1) -> Fraction | None:
+        """An upper bound on the exponent of a quantity after any number of updates, or before the first; None if there
+        is none."""
+        return self._uppers((name, min(t, 1)), partial(self._upper, name, self.bounds_at(t)))
+
+    def _upper(self, name: str, bounds: BoundRun) -> Fraction | None:
         decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound
-        if self.bounds.why or name not in self.table or decays:
+        if bounds.why or name not in self.table or decays:
             return None
         try:
-            with self.bounds.algebra.accounting() as notes:
-                largest = self.bounds.largest(self.table[name])
+            with bounds.algebra.accounting() as notes:
+                largest = bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
-        self.bounds.assumes.update(notes)
-        self.notes |= self.bounds.assumes
-        return None if largest is None else self.bounds.algebra.value(largest)
+        bounds.assumes.update(notes)
+        self.notes |= bounds.assumes
+        return None if largest is None else bounds.algebra.value(largest)
 
     def below_epsilon(self, role: str) -> bool:
         """The gradient of a tensor never exceeds epsilon."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
-    def meets(self, name: str, size: Fraction | None) -> bool:
-        """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
-        upper = self.upper(name)
+    def meets(self, name: str, size: Fraction | None, t: int = 1) -> bool:
+        """A size is the bound on every step, or that before the first; in a part, which learns slowly, at some order in
+        the learning rates."""
+        upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
             return size is not None and size == upper
         order = (upper - size) / (self.ray.largest * SLOW)
@@ -303,12 +335,30 @@ class Parts:
                 return
             yield made[k]
 
-    def at(self, point: Point, name: str, t: int) -> Analysis | None:
-        """Returns the restricted run at a point; None if in its first t updates other sizes divide the quantity."""
+    def at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
+        """Returns the restricted run at a point, of which a size after some updates holds after t, too; None if in its
+        first updates other sizes divide the quantity."""
         part = self._parts((point.zero, point.frozen), partial(self.where_less, point))
-        if not self.divides_alike(part, t):
-            return None
-        return part
+        return part if self.divides_alike(part, step) and self._outgrown_alike(part, name, step, t) else None
+
+    def _outgrown_alike(self, part: Analysis, name: str, step: int, t: int) -> bool:
+        """Norms that may be outgrown divide by the same in a part, where that counts.
+
+        Law: what outgrows its start leads whatever its constant is, so that where it does not learn is no point near
+        by. After the first update values depend on what norms divide by in their own forward pass, updates on nothing
+        but the start, gradients and later updates on all.
+        """
+        look, norms, quantity = self.whole, self.whole.bounds.unsettled, self.whole.table[name]
+        if not t or not norms:
+            return True
+        signal = "" if quantity.tensor else signal_of(look.network, quantity)
+        if step < 2 and (signal or (quantity.tensor and name.startswith("d"))):
+            reached = counting(look.network, signal, part.point.zero & part.point.frozen) if signal else frozenset()
+            norms = {x: y for x, y in norms.items() if x in reached}
+        if not step:
+            return not norms
+        sizes = ((y, part(y, k)) for y in norms.values() for k in range(1, step + 1))
+        return all(x.decided and part.meets(y, x.size) for y, x in sizes)
 
     def where_less(self, point: Point) -> Analysis:
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
@@ -378,12 +428,12 @@ def restricted(q: Query, known: Bracket) -> Bracket:
     """A monomial as large as the bound on every step, from a run in which less happens. Every further update costs
     much more: few are asked of all runs, then one more of the likeliest of them."""
     look, name, t = q
-    if known.decided or not t:
+    if known.decided:
         return known
     if t > 2 and (earlier := look(name, t - 1, RESTRICTED)).decided:
         return earlier
-    steps = (t,) if t > 2 or _still(look, name, t - 1).zero else range(t + 1)
-    if look.whole is not None or not look.network.norms or look.upper(name) is None:
+    steps = (t,) if not t or t > 2 or _still(look, name, t - 1).zero else range(t + 1)
+    if look.whole is not None or not look.network.norms or look.upper(name, t) is None:
         return known
     begun = set[frozenset[str]]()
     for step, point in look.parts.ranked(name, steps):
@@ -391,11 +441,11 @@ def restricted(q: Query, known: Bracket) -> Bracket:
             break
         if not step and point.zero in begun:  # before training, parts that begin alike are one
             continue
-        if (part := look.parts.at(point, name, step)) is None:
+        if (part := look.parts.at(point, name, step, t)) is None:
             continue
         found = part(name, step, WITNESS)
-        if found.low is not None and part.meets(name, found.lead):
-            assumes, upper = found.assumes | look.bounds.assumes | {"generic-constants"}, look.upper(name)
+        if found.low is not None and part.meets(name, found.lead, t):
+            assumes, upper = found.assumes | look.bounds_at(t).assumes | {"generic-constants"}, look.upper(name, t)
             look.notes |= assumes
             return replace(found, low=upper, high=upper, lead=upper, assumes=assumes)
         if not step:
@@ -414,15 +464,24 @@ def monomial(q: Query, known: Bracket) -> Bracket:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
             known = found
-        if found.decided or (look.whole is not None and not look.meets(name, found.lead)):
+        if found.decided or (look.whole is not None and not look.meets(name, found.lead, t)):
             break
     return known
 
 
 def witnessed(q: Query, known: Bracket) -> Bracket:
-    """After an update, what a witness shows of something of which nothing is known."""
-    found = q.look(q.name, q.t, WITNESS) if known.unknown and q.t else known
+    """After an update, what a witness shows of something of which nothing is known; before, of a gradient, where norms
+    may be outgrown."""
+    look, name, t = q
+    means = WITNESS if t else RESTRICTED if _begins_outgrown(look, name) else None
+    found = look(name, t, means) if known.unknown and means else known
     return known if found.low is None else found
+
+
+def _begins_outgrown(look: Analysis, name: str) -> bool:
+    """A gradient of a tensor in a run whose norms may be outgrown."""
+    of_tensor = name.startswith("g") and bool(look.table[name].tensor)
+    return of_tensor and look.whole is None and not look.raised and bool(look.bounds.outgrown)
 
 
 def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
@@ -448,7 +507,7 @@ def two_degrees_more(q: Query, known: Bracket) -> Bracket:
     look, name, t = q
     if look.raised or known.size is None or not look.runs.curved:
         return known
-    if any(known.size == run.higher.upper(name) for run in (look.whole, look) if run is not None):
+    if any(known.size == run.higher.upper(name, t) for run in (look.whole, look) if run is not None):
         return known
     higher, open_ = look.higher(name, t, WITNESS), partial(replace, known, low=None, high=None)
     if t and look.network.live and look.runs.stepped(signs=True) and not higher.decided:

@@ -5,6 +5,8 @@ are exact. A product is bounded by Cauchy-Schwarz and, where an initial tensor a
 experts at once where they act on one vector. A function is bounded by its Lipschitz constant and its slope, a norm by
 what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
 one more update from these bounds does not exceed them, they hold at every later step, by induction.
+What a norm makes is O(1) whatever it reads. Where its argument may outgrow the start, or is made of what such a norm
+makes, a gradient through it is bounded if a lower bound on what it divides by is known (``Analysis.bounds``), else not.
 Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
 ``counting/contracting.py`` (the bound of a product).
 """
@@ -14,8 +16,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
+from math import ceil
 from typing import TypeGuard
 
 from scaling_algebra.counting.algebra import Algebra
@@ -27,6 +30,7 @@ from scaling_algebra.spec.networks.terms import expand_product, is_held
 
 from .functions import mean, unbounded
 from .norms import normed
+from .parts import ancestors
 from .products import Increment
 from .quantities import Quantity
 from .rules import rule
@@ -72,10 +76,13 @@ class _BoundSteps(TensorSteps):
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
-        if rule.epsilon or not rule.normalises:
-            if rule.normalises:  # a normaliser is at least epsilon
-                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
+        if not rule.normalises:
             return self.stepped(role, 1, tuple(rates))
+        if rule.epsilon:  # a normaliser is at least epsilon, and at least the gradient
+            epsilon = Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1}))
+            largest = self.run.gradient_bound(role)
+            if largest is None or self.algebra.value(largest + epsilon.size) <= 0:
+                return self.stepped(role, 1, (*rates, epsilon))
         if all(map(vanishes, self.run.factors(role, 1))):
             return []
         return self.within(role, [self._normalised(role, tuple(rates))])
@@ -109,6 +116,7 @@ class BoundRun(Trajectory):
 
     Attributes:
         bounds: packed bounds known so far, on what is not exactly zero.
+        outgrown: norms whose argument may become larger than it is at the start, each with that argument.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
         stepped: the updates of a tensor, and the bounds that they were made from.
@@ -124,6 +132,7 @@ class BoundRun(Trajectory):
         self.steppers: defaultdict[Bounded, set[str]] = defaultdict(set)
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
+        self.outgrown = dict[str, str]()
         self.assumes: set[str] = set()
 
     def settled(self) -> bool:
@@ -136,7 +145,7 @@ class BoundRun(Trajectory):
             BeyondPowerCounting: a rule has no bound.
         """
         value, passes, far = self.algebra.value, _passes(self), _far(self)
-        stale = set(passes)
+        stale, outgrown = set(passes), len(self.outgrown)
         for _ in range(ROUNDS):
             for key, update in passes.items():
                 if key not in stale:
@@ -144,15 +153,19 @@ class BoundRun(Trajectory):
                 stale.remove(key)
                 self.read = set()
                 size = self.algebra.bound(update())
+                if size is not None and self.outgrown and key[0] == "gradient" and value(size) > far:
+                    size = self._endless
                 for x in self.read:
                     self._readers[x].add(key)
                 if size is not None and (key not in self.bounds or value(size) > value(self.bounds[key])):
-                    if value(size) > far:
+                    if value(size) > far and size != self._endless:
                         return False
                     self.bounds[key] = size
                     stale |= self._readers[key]
                     for role in self.steppers.pop(key, ()):
                         self.stepped.pop(role, None)
+                if len(self.outgrown) > outgrown:  # norms behind it divide by something else, too
+                    stale, outgrown, self.stepped = set(passes), len(self.outgrown), {}
             if not stale:
                 return True
         return False
@@ -164,9 +177,23 @@ class BoundRun(Trajectory):
                 self.why = "" if self.settled() else "no bounds that one more update keeps were found"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
+        if self.why and self.outgrown:
+            norm, source = next(iter(self.outgrown.items()))
+            self.why = f"undecided: {_outgrows(source, norm)}"
 
     def largest(self, quantity: Quantity) -> int | None:
-        """Packed bound on the size of a quantity at every step; None for exactly zero."""
+        """Packed bound on the size of a quantity at every step; None for exactly zero.
+
+        Raises:
+            BeyondPowerCounting: what a norm divides by has no lower bound.
+        """
+        size = self._largest(quantity)
+        if size is not None and self.outgrown and self.algebra.value(size) > _far(self):
+            norm, source = next(iter(self.outgrown.items()))
+            raise BeyondPowerCounting(_outgrows(source, norm))
+        return size
+
+    def _largest(self, quantity: Quantity) -> int | None:
         if not quantity.tensor:
             return self.algebra.bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
@@ -211,7 +238,37 @@ class BoundRun(Trajectory):
         size = self.algebra.bound(above)
         if size is None:
             return self.algebra.nothing(self.network.signals[s.out])
-        return self._sized(s.out, size + self._share(s))
+        size += self._share(s)
+        if s.out in self.outgrown and s.out in self.context.divisors:
+            size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.value)
+        return self._sized(s.out, size)
+
+    @property
+    def shaken(self) -> frozenset[str]:
+        """Norms that may be outgrown, and those behind: of these an update may take away what they divide by."""
+        norms = (s for s in self.network.functions if s.kind.kind == "norm")
+        return frozenset(s.out for s in norms if not ancestors(self.network, s.out).isdisjoint(self.outgrown))
+
+    @property
+    def unsettled(self) -> dict[str, str]:
+        """Norms that divide by something else after an update than at the start, or perhaps, with their arguments."""
+        norms = {s.out: s.inputs[0].name for s in self.network.functions if s.out in self.shaken}
+        return {x: y for x, y in norms.items() if x in self.outgrown or x not in self.context.divisors}
+
+    def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
+        if function.out not in self.shaken:
+            return super().divide_by_norm(function, signal, t)
+        return self.algebra.scaled(signal, Scalar(f"1/rms of {function.inputs[0].name}", self._turned(function)))
+
+    def _turned(self, s: Function) -> int:
+        """Packed bound on one over what a norm divides by after an update, where that is not what it starts with."""
+        known = self.context.divisors.get(s.out)
+        return self._endless if known is None else -known.size
+
+    @cached_property
+    def _endless(self) -> int:
+        """Stands for no bound."""
+        return self.algebra.pack(4 * Fraction(ceil(_far(self))), {}, {})
 
     def _share(self, s: Function) -> int:
         """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
@@ -232,8 +289,8 @@ class BoundRun(Trajectory):
             if size is None or not self.algebra.certified(first):
                 raise Exhausted
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
-                raise BeyondPowerCounting(f"{s.source.name} may outgrow what {s.out} divides it by at the start")
-            return -size
+                self.outgrown[s.out] = s.source.name
+            return -size if s.out not in self.shaken else self._turned(s)
         if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
@@ -330,6 +387,10 @@ def _far(run: BoundRun) -> Fraction:
     p = run.point
     exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
     return FAR * max(run.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
+
+
+def _outgrows(source: str, norm: str) -> str:
+    return f"{source} may outgrow what {norm} divides it by at the start"
 
 
 def _passes(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:

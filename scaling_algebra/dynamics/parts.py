@@ -77,10 +77,10 @@ def branches(network: Network) -> tuple[Branch, ...]:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
-                if z != y and z in (inputs := _ancestors(network, y)) and (last := find_last_tensors(network, y)):
-                    inside = inputs - _ancestors(network, z)
+                if z != y and z in (inputs := ancestors(network, y)) and (last := find_last_tensors(network, y)):
+                    inside = inputs - ancestors(network, z)
                     outputs = {use.out for role in last for use in network.uses(role)}
-                    after = frozenset(x for x in inside if outputs & _ancestors(network, x))
+                    after = frozenset(x for x in inside if outputs & ancestors(network, x))
                     residual.append(Branch(last, inside, after))
     return tuple(residual)
 
@@ -97,13 +97,13 @@ def _logits(network: Network) -> tuple[Branch, ...]:
                 alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
             outputs = {use.out for role in last for use in network.uses(role)}
             logits.append(
-                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & _ancestors(network, x)))
+                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & ancestors(network, x)))
             )
     return tuple(logits)
 
 
 @lru_cache(maxsize=1024)
-def _ancestors(network: Network, signal: str) -> frozenset[str]:
+def ancestors(network: Network, signal: str) -> frozenset[str]:
     """A signal and all that it is computed from."""
     ancestors, todo = set[str](), [signal]
     while todo:
@@ -118,6 +118,19 @@ def _ancestors(network: Network, signal: str) -> frozenset[str]:
 def _tensors(network: Network, s: Statement) -> list[str]:
     terms = expand_product(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
+
+
+@lru_cache(maxsize=1024)
+def counting(network: Network, signal: str, dead: frozenset[str]) -> frozenset[str]:
+    """A signal and all that it depends on where some tensors are zero and stay so."""
+    found, todo = set[str](), [signal]
+    while todo:
+        x = todo.pop()
+        s = network.producer(x)
+        if x not in found and s is not None:
+            found.add(x)
+            todo += [] if dead.intersection(_tensors(network, s)) else [f.name for f in s.inputs]
+    return frozenset(found)
 
 
 def signal_of(network: Network, quantity: Quantity) -> str:

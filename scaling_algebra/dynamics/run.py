@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Signal
@@ -47,6 +47,18 @@ def unknowns(network: Network) -> tuple[str, ...]:
     return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *find_free_multipliers(network))
 
 
+class Divisor(NamedTuple):
+    """A norm after any update.
+
+    Attributes:
+        size: packed lower bound on what it divides by.
+        gradient: packed bound on the gradient at its argument before training.
+    """
+
+    size: int
+    gradient: int
+
+
 @dataclass(frozen=True)
 class RunContext:
     """The settings of a training run by its caller.
@@ -57,6 +69,7 @@ class RunContext:
             or cut behind the first power (``parts.py``).
         shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
         certified: sizes from elsewhere; where there are none, those of the run are taken.
+        divisors: of bounds: norms that divide by something else after an update than at the start.
         start: a run that has the same values and gradients before training, which are taken from it.
         ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
     """
@@ -65,6 +78,7 @@ class RunContext:
     degrees: Degrees = "usual"
     shares: Mapping[str, str] = field(default_factory=dict)
     certified: Certified = lambda name, t: None
+    divisors: Mapping[str, Divisor] = field(default_factory=dict)
     start: TrainingRun | None = None
     ledger: Ledger | None = None
     name: str = ""

@@ -17,21 +17,22 @@ from scaling_algebra.counting.signals import Budget, EntrySize, Signal
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.ancestors import count_depth
 from scaling_algebra.spec.networks.auxiliary import find_buffers
-from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.language import Function, Network
 from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
 from .brackets import NOTHING, Bracket, shown
-from .budgets import LADDER, QUICK
+from .budgets import BEGUN, LADDER, QUICK
 from .quantities import Quantity, quantity
-from .run import BeyondPowerCounting, Degrees, RunContext
+from .run import BeyondPowerCounting, Degrees, Divisor, RunContext
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
 from .steps import SQUARED, odd_powers
 from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+NONE: Mapping[str, Divisor] = {}
 _LONG = 8
 """Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -88,13 +89,34 @@ class Runs:
         context = RunContext(self.growing, degrees, certified=partial(self.certified, algebra), start=start)
         return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
 
-    def bounds(self) -> BoundRun:
-        """A run of upper bounds, settled, or with the reason why there are none."""
-        algebra, context = self.algebra(LADDER[0]), RunContext(degrees="raised" if self.raised else "usual")
+    def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
+        """A run of upper bounds, settled, or with the reason why there are none.
+
+        Args:
+            divisors: what is known of norms that divide by something else after an update.
+            still: before the first update.
+        """
+        algebra = self.algebra(LADDER[0])
+        context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
         with self.deep(), algebra.meter.pause_counting():
-            run = bounds_for(self.network, algebra.at(LADDER[0]), self.point, self.optimizer, context, self.routed)
+            point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
+            run = bounds_for(self.network, algebra.at(LADDER[0]), point, self.optimizer, context, self.routed)
             run.settle()
         return run
+
+    def gradient(self, s: Function) -> int | None:
+        """Packed bound on the gradient at the argument of a function, through it, before training; None if none is
+        known."""
+        sizes, source = list[int](), s.inputs[0].name
+        for rung in (LADDER[0], BEGUN):
+            run = self.on(rung)
+            try:
+                with run.ledger.question(), self.deep(), run.algebra.meter.pause_counting():
+                    size = run.algebra.bound(run.gradient(source, 0, via=s.out))
+                    sizes += [] if size is None else [size]
+            except (Exhausted, BeyondPowerCounting):
+                continue
+        return min(sizes, key=self.algebra(LADDER[0]).value, default=None)
 
     def read(self, name: str, t: int, rung: Budget) -> Bracket:
         """The bracket of a quantity that one run shows."""

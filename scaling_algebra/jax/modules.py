@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, quote_value
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 
 from .program import Inliner, Program
 
@@ -53,16 +53,21 @@ class JaxModel:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def model_of(made: Any) -> JaxModel:
-    """What ``build`` returned, with the names of the leaves.
+def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
+    """What ``build`` returns at some sizes, with the names of the leaves.
 
     Raises:
-        UsageError: it is no (init, apply, x), or a leaf holds no floats.
+        UsageError: it is no (init, apply, x), its code fails, or a leaf holds no floats.
     """
+    if not callable(build):
+        raise UsageError(f"build is {quote_value(build)}; give a function of sizes: {GIVE}")
+    with guard_foreign_code(lambda: f"build({dict(sizes)})"):
+        made = build(sizes)
     if not isinstance(made, tuple) or len(made) < 3 or not all(map(callable, made[:2])):
         raise UsageError(f"build returns {quote_value(made)}; {GIVE}")
     init, apply, *inputs = made
-    abstract = jax.eval_shape(init, jax.random.key(0))
+    with guard_foreign_code("init(key)", f"; {GIVE}"):
+        abstract = jax.eval_shape(init, jax.random.key(0))
     paths, tree = jax.tree_util.tree_flatten_with_path(abstract)
     if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
         raise UsageError(f"{odd[0]} holds no floats; let init return what trains alone")
@@ -128,7 +133,7 @@ def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, 
     programs: dict[str, Program] = {}
 
     def build_torch(sizes: Mapping[str, int]) -> tuple[JaxModule, tuple[Tensor, ...]]:
-        model = model_of(build(sizes))
+        model = model_at(build, sizes)
         key = repr((dict(sizes), dict(getattr(sizes, "sizes", {})), model.shapes))  # the program is that of the sizes
         if key not in programs:
             programs[key] = program_of(model)
@@ -138,10 +143,17 @@ def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, 
 
 
 def program_of(model: JaxModel) -> Program:
-    """Return the torch calls of a model, from its jaxpr in float64."""
+    """Return the torch calls of a model, from its jaxpr in float64.
+
+    Raises:
+        UsageError: ``apply`` fails, gives no floats, or has a primitive without a rule.
+    """
     floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
     with jax.enable_x64(True):
-        closed = jax.make_jaxpr(model.apply)(model.make_tree(floats), *map(widen_input, model.inputs))
+        with guard_foreign_code("apply(parameters, x), in float64,", f"; {GIVE}"):
+            closed = jax.make_jaxpr(model.apply)(model.make_tree(floats), *map(widen_input, model.inputs))
+        if odd := [x for x in closed.out_avals if not np.issubdtype(x.dtype, np.floating)]:
+            raise UsageError(f"apply returns {odd[0].str_short()}; return floats, the output of the model")
         with torch.device("cpu"):
             return Inliner(closed, len(floats)).program
 
@@ -156,7 +168,7 @@ def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Te
     """Build the module of a model, and its input; check that it gives what JAX gives, unless it is on meta or large.
 
     Raises:
-        UsageError: it does not.
+        UsageError: it does not, or its output is not finite.
     """
     many = sum(prod(x.shape) for x in model.shapes) > MOST
     if many or torch.get_default_device().type == "meta":
@@ -166,6 +178,10 @@ def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Te
     module, inputs = JaxModule(model, program, values), tuple(torch.tensor(widen_input(x)) for x in model.inputs)
     with jax.enable_x64(True):
         true = np.asarray(model.apply(model.make_tree(values), *map(widen_input, model.inputs)), np.float64)
+    if not np.isfinite(true).all():
+        raise UsageError(
+            "the output of apply is infinite or not a number; give sizes and an input at which it is finite"
+        )
     with torch.no_grad():
         found = module(*inputs).double().numpy()
     if found.shape != true.shape or not np.allclose(found, true, TOLERANCE, TOLERANCE * np.abs(true).max()):

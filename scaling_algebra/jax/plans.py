@@ -23,7 +23,7 @@ from scaling_algebra.verify.apply.exports import ParameterGroup
 from scaling_algebra.verify.apply.modules import Entry
 from scaling_algebra.verify.apply.plans import Plan
 
-from .modules import Build, JaxModel, model_of, parts_of, program_of, torch_build
+from .modules import Build, JaxModel, model_at, parts_of, program_of, torch_build
 
 
 def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> JaxPlan:
@@ -38,7 +38,7 @@ def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> 
     Raises:
         UsageError: a primitive without a rule, control flow that depends on values, or what the plan raises.
     """
-    model = model_of(build(read_sizes(target, "target")))
+    model = model_at(build, read_sizes(target, "target"))
     program = program_of(model)
     made = torch_plan(torch_build(build), base, target, **given)
     names = [[x for _, x, _ in parts_of(program, leaf, name, np.empty(shape.shape[:1]))]

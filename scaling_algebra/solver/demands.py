@@ -57,6 +57,8 @@ NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = lead_within(AHEAD)
 """Budget for the update after the horizon."""
+_SPENT = "skipped terms may be as large, also at the largest budgets (--effort)"
+"""The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
 
@@ -501,7 +503,8 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if failure and failure.open:
             limited = demand.kind in ("theta", "bounded")
             left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
-    return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
+    other = look.bounds.why or (_SPENT if at.effort else "")
+    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK) else x for x in left)
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:

@@ -21,6 +21,8 @@ LONG = (
     "scalecalc study transfer",
 )
 """Long commands: `tests/measure/test_examples.py` runs them."""
+OWN_TESTS = ("real-models.md",)
+"""Pages whose examples other tests run: `tests/measure/test_real_models.py`."""
 
 
 @cache
@@ -45,7 +47,8 @@ def plain(lines, command):
 
 def examples(long):
     """The blocks that take long, or the others."""
-    found = [b for b in blocks("console") if any(c.startswith(LONG) for c in b.commands()) == long]
+    found = [b for b in blocks("console") if b.page.name not in OWN_TESTS]
+    found = [b for b in found if any(c.startswith(LONG) for c in b.commands()) == long]
     return [pytest.param(b, id=str(b)) for b in found]
 
 

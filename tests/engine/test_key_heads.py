@@ -11,13 +11,17 @@ from scaling_algebra import network
 from scaling_algebra.counting.projections import mark_doubtful, replace_by_bound
 from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
-from scaling_algebra.dynamics.analysis import RESTRICTED
-from scaling_algebra.dynamics.budgets import BEGUN
+from scaling_algebra.dynamics.analysis import RESTRICTED, Parts
+from scaling_algebra.dynamics.budgets import BEGUN, WORK
 from scaling_algebra.dynamics.sparse_routing import algebra_for
+from scaling_algebra.solver import demands
+from scaling_algebra.solver.demands import Failure
 from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.level import OpenDemand
+from scaling_algebra.spec.parameterizations import parameterization
 
 from .scenarios import placed
 
@@ -150,11 +154,37 @@ def test_a_first_step_that_is_normalised_is_that_of_a_part():
     assert not look.parts.divides_alike(look.parts.where_less(asleep), 1)
 
 
-def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_it_is_not():
-    """h2 grows by n in the first step, so the gradient through its norm shrinks by n; where W2 stays it does not."""
+def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_it_is_not(monkeypatch):
+    """h2 grows by n in the first step, so the gradient through its norm shrinks by n. Where W2 stays it does not and is
+    as large as its upper bound. Negative control: parts that are not asked what they divide by."""
     net = "h[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h[a]\nh3[b] = rmsnorm(h2[b])\nf = W3[b] h3[b]"
-    look = placed(net, "signsgd", "N=1", "b.W2=1/2,b.W3=1/2,c.W1=3,c.W3=3,d.W1=9,d.W2=9,d.W3=9")
-    assert look("gW2", 1).size == Fraction(-3, 2)
+    point = "signsgd", "N=1", "b.W2=1/2,b.W3=1/2,c.W1=3,c.W3=3,d.W1=9,d.W2=9,d.W3=9"
+    look = placed(net, *point)
+    assert look.bounds.outgrown == {"h3": "h2"}
+    assert look("gW2", 1).size == Fraction(-3, 2) and look.upper("gW2") == -HALF
+    monkeypatch.setattr(Parts, "_outgrown_alike", lambda *_: True)
+    assert placed(net, *point)("gW2", 1).size == -HALF
+
+
+def test_what_a_norm_makes_is_bounded_whatever_leads():
+    """Keys start at n^(-1/2) and their first update is Theta(1): every signal stays O(1), and what does not pass the
+    norm of keys is decided as without it. The gradient at keys has no upper bound: it may be divided by n^(-1/2)."""
+    look = looked(NORMED)
+    assert not look.bounds.why and look.bounds.outgrown == {"rk": "k"}
+    assert look("k", 0).size == -HALF
+    assert {look.upper(f"{s.out}.change") for s in NORMED.statements} == {0}
+    assert look.upper("gk") is None and look.upper("rk.effective") is None
+    for name in ("h0.change", "r1.change", "q.change", "h1.change", "r2.change", "f.change"):
+        assert look(name, 1, RESTRICTED).size == 0, name
+
+
+def test_a_step_is_no_larger_than_its_normaliser_makes_it():
+    """Adam divides by epsilon and by the gradient: also where the gradient has no upper bound, its step has one."""
+    net = "h[a] = W1[a,x] data[x]\nk[e] = W2[e,a] h[a]\nz[e] = rmsnorm(k[e]; e)\nf = W3[e] z[e]"
+    for rule, shown in (("adam", True), ("sgd", False)):
+        look = placed(net, rule, "N=1", "b.W2=1,c.W2=1")
+        assert bool(look.bounds.why) is not shown and look.bounds.outgrown == {"z": "k"}
+        assert look.upper("k") == (0 if shown else None)
 
 
 def test_rungs_agree_where_both_certify():
@@ -165,3 +195,22 @@ def test_rungs_agree_where_both_certify():
             decided += 1
             assert one.size == other.size, name
     assert decided > 2
+
+
+@pytest.mark.parametrize("effort", [False, True])
+def test_a_reason_offers_more_work_only_where_there_is_more(effort, monkeypatch):
+    """Every budget is used with effort; the reason then sends nobody to --effort."""
+    look = looked(PLAIN)
+    at = Places(PLAIN, look.ray, look.optimizer, effort=effort)
+    (demand,) = (
+        d
+        for d in parameterization("mup").list_demands(PLAIN, Structure())
+        if d.label.endswith("the change of k is Theta(1)")
+    )
+    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK))
+    monkeypatch.setattr(demands, "check", lambda *asked: None)
+    monkeypatch.setattr(demands, "is_met", lambda demand, look: False)
+    monkeypatch.setattr(demands, "look_ahead", lambda *asked: None)
+    monkeypatch.setattr(demands, "violation", lambda *asked, **more: open_)
+    (left,) = demands.left_open(at, [demand], look)
+    assert ("derive --effort goes on" in left.why) is not effort and "may be as large" in left.why

@@ -9,6 +9,7 @@ from scaling_algebra import derive, prove
 from scaling_algebra.counting.packing import Packing
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.powers import Power
 
 DRAW = random.Random(20261122)
 DRAWN = [Ray({axis: Fraction(DRAW.randint(1, 12), DRAW.randint(1, 7)) for axis in ("N", "N_e", "M")}) for _ in "12"]
@@ -60,6 +61,21 @@ def test_what_a_ray_times_a_constant_packs_to_is_the_same_integer(factor):
     packed = here.pack(Fraction(5, 3), {"N": 1}, {"x": -1})
     assert there.pack(Fraction(5, 3) * factor, {"N": 1}, {"x": -1}) == packed
     assert there.value(packed) == here.value(packed) * factor
+
+
+@pytest.mark.parametrize("names", [1, 40])
+def test_value_and_form_are_those_that_were_packed(names):
+    """Counts of either sign: a negative one borrows from the component above."""
+    rng, unknowns = random.Random(names), [f"c.{k}" for k in range(names)]
+    packing = Packing(ADAM, unknowns)
+    for _ in range(50):
+        value = Fraction(rng.randrange(-99, 99), rng.choice((1, 2, 3, 4)))
+        powers = {axis: Fraction(rng.randrange(-9, 9), 2) for axis in packing.counted}
+        counts = {name: rng.randrange(-99, 99) for name in unknowns}
+        packed = packing.pack(value, powers, counts)
+        form = packing.form(packed)
+        assert packing.value(packed) == value and form.power == Power.of(powers)
+        assert dict(form.unknowns) == {name: k for name, k in counts.items() if k}
 
 
 def test_another_ray_is_told_apart():

@@ -214,6 +214,10 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
     report = replace(later, rows=(later.rows[-1], own), means=means)
     assert find_first_to_blame(report).quantity == "w.init"
     assert find_first_to_blame(replace(report, rows=(own,))) is None
+    both = refuted_with((-0.5, -0.5), quantity="v.update")
+    report = replace(report, rows=(own, both.rows[-1]), means={**means, **both.means})
+    assert find_first_to_blame(report).quantity == "v.update"  # at one step, what is refuted
+    report = replace(later, rows=(later.rows[-1], own), means=means)
     near = replace(own, fit=replace(own.fit, slope=-0.1, low=-0.3, high=0.05))
     assert find_first_to_blame(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
 
@@ -231,6 +235,19 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
 )
 def test_what_comes_to_its_prediction_is_not_refuted_and_what_stays_beside_it_is(slopes, verdict):
     assert suspend_converging_rows(refuted_with(slopes)).rows[0].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [
+        ((-0.9, -0.37), Verdict.INCONCLUSIVE),  # two standard errors from 1/4, and certainly coming nearer
+        ((-0.55, -0.37), Verdict.REFUTED),  # as near, and perhaps the same slope
+        ((-0.9, -0.5), Verdict.REFUTED),
+        ((-0.37, -0.37), Verdict.REFUTED),
+    ],
+)
+def test_two_standard_errors_count_where_slopes_certainly_move(slopes, verdict):
+    assert suspend_converging_rows(refuted_with(slopes, level="certified", noise=0.15)).rows[0].verdict is verdict
 
 
 def test_a_token_that_chooses_other_experts_refutes_no_power():
@@ -603,6 +620,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
     middle = interpolate_sizes({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 16, "K": 2}, 3)[1]
     assert middle == {"N": 64, "N_e": 8, "M": 8, "K": 2}
     for base, target, points, said in (
+        ({"N": 32}, {"N": 32}, 3, "base and target are the same, N=32"),
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
         ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
         ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
@@ -623,7 +641,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("d.py:build", "no file d.py"),
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
-        ("b.py:build", "build is 3, no function"),
+        ("b.py:build", "build of b.py is 3, no function; it has functions: none"),
         ("e.py:build", "e.py ends the program; it must run by itself"),
         ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),

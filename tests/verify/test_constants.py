@@ -21,6 +21,7 @@ from scaling_algebra.verify.tracing import (
     indices,
     models,
     recording,
+    regions,
     rules,
     traced,
     writing,
@@ -55,12 +56,40 @@ class Module(nn.Module):
         return self.run(self, *inputs)
 
 
-def of(run, inputs, parts):
-    return lambda sizes: (Module(run, **parts(sizes["N"])), inputs)
-
-
 def drawn(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+CHAIN = {"a": lambda n: linear(4, n), "b": lambda n: linear(n, n), "c": lambda n: linear(n, 3)}
+
+
+def of(run, inputs=None, **parts):
+    """The build of a module that computes ``run``: an input layer a, a matrix b, a readout c, and more, by width."""
+    given = drawn(2, 4) if inputs is None else inputs
+    made = {name: part for name, part in {**CHAIN, **parts}.items() if part}
+    return lambda sizes: (Module(run, **{x: part(sizes["N"]) for x, part in made.items()}), given)
+
+
+def between(f, inputs=None, **parts):
+    """Something between two layers, and before the last."""
+    return of(lambda m, x: m.c(f(m, m.b(torch.tanh(m.a(x))))), inputs, **parts)
+
+
+def before(f, inputs=None, **parts):
+    """Something between the input layer and a matrix."""
+    return of(lambda m, x: m.c(m.b(f(m, m.a(x)))), inputs, **parts)
+
+
+def _mean(x):
+    return x.mean(-1, keepdim=True)
+
+
+def _places(h):
+    return torch.arange(h.shape[-1])
+
+
+def _signs(h):
+    return (-1.0) ** _places(h)
 
 
 def graph(m, x):
@@ -69,11 +98,7 @@ def graph(m, x):
     return m.c(torch.relu(m.b(m.adjacency @ h + 1.1 * h)).sum(0))
 
 
-GIN = of(
-    graph,
-    drawn(5, 4),
-    lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3), "adjacency": torch.eye(5).roll(1, 0)},
-)
+GIN = of(graph, drawn(5, 4), adjacency=lambda n: torch.eye(5).roll(1, 0))
 
 
 def conditioned(m, x, t):
@@ -85,10 +110,9 @@ def conditioned(m, x, t):
 
 
 DIT = of(
-    conditioned,
-    (drawn(2, 3, 4), torch.tensor([[0.3], [0.7]])),
-    lambda n: {"a": linear(4, n), "time": linear(2, n), "ada": linear(n, 3 * n), "w": linear(n, n), "c": linear(n, 3)},
-)
+    conditioned, (drawn(2, 3, 4), torch.tensor([[0.3], [0.7]])), b=None,
+    time=lambda n: linear(2, n), ada=lambda n: linear(n, 3 * n), w=lambda n: linear(n, n),
+)  # fmt: skip
 
 
 def places(m, ids):
@@ -99,10 +123,9 @@ def places(m, ids):
 
 
 PLACES = of(
-    places,
-    torch.tensor([[3, 1, 4, 1]]),
-    lambda n: {"a": nn.Embedding(9, n), "p": nn.Embedding(6, n), "w": linear(n, n), "c": linear(n, 9)},
-)
+    places, torch.tensor([[3, 1, 4, 1]]), b=None, a=lambda n: nn.Embedding(9, n), p=lambda n: nn.Embedding(6, n),
+    w=lambda n: linear(n, n), c=lambda n: linear(n, 9),
+)  # fmt: skip
 
 
 def convolved(m, x):
@@ -110,30 +133,23 @@ def convolved(m, x):
     return m.c(F.avg_pool2d(x, 2).mean((2, 3)))
 
 
-def conv(i, o):
-    return nn.Conv1d(i, o, 3, padding=1, bias=False)
+def conv(i, o, k=3, pad=1, **more):
+    return nn.Conv1d(i, o, k, padding=pad, bias=False, **more)
 
 
 CONV = of(
-    convolved,
-    drawn(1, 3, 6, 6),
-    lambda n: {
-        "a": nn.Conv2d(3, n, 3, padding=1, bias=False), "b": nn.Conv2d(n, n, 3, stride=2, bias=False), "c": linear(n, 3)
-    },
+    convolved, drawn(1, 3, 6, 6), a=lambda n: nn.Conv2d(3, n, 3, padding=1, bias=False),
+    b=lambda n: nn.Conv2d(n, n, 3, stride=2, bias=False),
 )  # fmt: skip
 DEPTHWISE = of(
-    lambda m, x: m.c(m.b(m.a(x)).tanh().mean(2)),
-    drawn(2, 3, 5),
-    lambda n: {"a": nn.Conv1d(3, n, 3, bias=False), "b": nn.Conv1d(n, n, 2, groups=n, bias=False), "c": linear(n, 3)},
-)
-BESIDE = of(
-    lambda m, x: m.c(m.b(torch.cat([m.a(x), m.d(x)], 1)).tanh().mean(2)),
-    drawn(2, 3, 5),
-    lambda n: (
-        {x: conv(3, n) for x in "ad"}
-        | {"b": nn.Conv1d(2 * n, 2 * n, 2, groups=2 * n, bias=False), "c": linear(2 * n, 3)}
-    ),
-)
+    lambda m, x: m.c(m.b(m.a(x)).tanh().mean(2)), drawn(2, 3, 5),
+    a=lambda n: conv(3, n, pad=0), b=lambda n: conv(n, n, 2, 0, groups=n),
+)  # fmt: skip
+SIDE_BY_SIDE = of(
+    lambda m, x: m.c(m.b(torch.cat([m.a(x), m.d(x)], 1)).tanh().mean(2)), drawn(2, 3, 5),
+    **dict.fromkeys("ad", lambda n: conv(3, n)), b=lambda n: conv(2 * n, 2 * n, 2, 0, groups=2 * n),
+    c=lambda n: linear(2 * n, 3),
+)  # fmt: skip
 
 
 def cell(m, x):
@@ -143,43 +159,23 @@ def cell(m, x):
     return m.c(torch.lerp(new, h, z))
 
 
-CELL = of(cell, drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3), **{x: linear(n, n) for x in "rzw"}})
-
-
-def between(f):
-    """Something between two layers, and before the last."""
-    return of(
-        lambda m, x: m.c(f(m, m.b(torch.tanh(m.a(x))))),
-        drawn(2, 4),
-        lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)},
-    )
-
-
+CELL = of(cell, b=None, **dict.fromkeys("rzw", lambda n: linear(n, n)))
 POOLED = of(
-    lambda m, x: m.c(F.max_pool1d(m.b(torch.relu(m.a(x))), 2, padding=1).mean(2)),
-    drawn(1, 3, 4),
-    lambda n: {"a": conv(3, n), "b": conv(n, n), "c": linear(n, 3)},
-)
-LARGEST = of(
-    lambda m, x: m.c(F.max_pool1d(m.a(x).transpose(1, 2), 2).mean(2)),
-    drawn(1, 4, 4),
-    lambda n: {"a": linear(4, n), "c": linear(n, 3)},
-)
+    lambda m, x: m.c(F.max_pool1d(m.b(torch.relu(m.a(x))), 2, padding=1).mean(2)), drawn(1, 3, 4),
+    a=lambda n: conv(3, n), b=lambda n: conv(n, n),
+)  # fmt: skip
+LARGEST = of(lambda m, x: m.c(F.max_pool1d(m.a(x).transpose(1, 2), 2).mean(2)), drawn(1, 4, 4), b=None)
 RECURRENT = {
     kind: of(
-        lambda m, x: m.c(m.b(x)[0]),
-        drawn(1, 2, 4),
-        lambda n, kind=kind: {"b": getattr(nn, kind)(4, n, batch_first=True, bias=False), "c": linear(n, 3)},
+        lambda m, x: m.c(m.b(x)[0]), drawn(1, 2, 4), a=None,
+        b=lambda n, kind=kind: getattr(nn, kind)(4, n, batch_first=True, bias=False),
     )
     for kind in ("GRU", "LSTM", "RNN")
-}
-
-
+}  # fmt: skip
 NORMED = of(
-    lambda m, x: m.c(torch.relu(m.n(m.a(x))).mean(2)),
-    drawn(2, 3, 4),
-    lambda n: {"a": conv(3, n), "n": nn.BatchNorm1d(n, affine=False), "c": linear(n, 3)},
-)
+    lambda m, x: m.c(torch.relu(m.n(m.a(x))).mean(2)), drawn(2, 3, 4), b=None,
+    a=lambda n: conv(3, n), n=lambda n: nn.BatchNorm1d(n, affine=False),
+)  # fmt: skip
 
 
 def soft_experts(m, x):
@@ -235,12 +231,8 @@ def biased(m, x):
 
 
 BIASED = of(
-    biased,
-    drawn(3, 4),
-    lambda n: {
-        "a": linear(4, n), "qkv": nn.Parameter(torch.randn(3 * n, n)), "o": linear(n, n), "c": linear(n, 3),
-        "qb": nn.Parameter(torch.randn(n)), "vb": nn.Parameter(torch.randn(n)),
-    },
+    biased, drawn(3, 4), b=None, qkv=lambda n: nn.Parameter(torch.randn(3 * n, n)), o=lambda n: linear(n, n),
+    **dict.fromkeys(("qb", "vb"), lambda n: nn.Parameter(torch.randn(n))),
 )  # fmt: skip
 
 
@@ -251,7 +243,7 @@ def skipped(m, x):
     return m.c(torch.relu(m.b(torch.cat([h.unflatten(-1, (-1, 4)).tanh().flatten(-2), x, h], -1))))
 
 
-SKIPPED = of(skipped, drawn(3, 4), lambda n: {"a": linear(12, n), "b": linear(2 * n + 12, n), "c": linear(n, 3)})
+SKIPPED = of(skipped, drawn(3, 4), a=lambda n: linear(12, n), b=lambda n: linear(2 * n + 12, n))
 
 
 def merged(m, x):
@@ -260,19 +252,17 @@ def merged(m, x):
     return m.c(m.b(F.layer_norm(torch.cat([h[0::2], h[1::2]], -1), (2 * h.shape[-1],))))
 
 
-MERGED = of(merged, drawn(4, 4), lambda n: {"a": linear(4, n), "b": linear(2 * n, n), "c": linear(n, 3)})
+MERGED = of(merged, drawn(4, 4), b=lambda n: linear(2 * n, n))
+BESIDE_EACH_OTHER = {
+    "bias": (BIASED, {"a": INPUT, "qb": INPUT, "vb": INPUT, "qkv": HIDDEN, "o": HIDDEN}),
+    "skip": (SKIPPED, {"a": INPUT, "b": HIDDEN, "b[1]": INPUT}),
+    "merge": (MERGED, {"a": INPUT, "b": HIDDEN}),
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "answers"),
-    [
-        (BIASED, {"a": INPUT, "qb": INPUT, "vb": INPUT, "qkv": HIDDEN, "o": HIDDEN}),
-        (SKIPPED, {"a": INPUT, "b": HIDDEN, "b[1]": INPUT}),
-        (MERGED, {"a": INPUT, "b": HIDDEN}),
-    ],
-    ids=["bias", "skip", "merge"],
-)
-def test_concatenations_along_the_width(build, answers):
+@pytest.mark.parametrize("how", BESIDE_EACH_OTHER)
+def test_concatenations_along_the_width(how):
+    build, answers = BESIDE_EACH_OTHER[how]
     model = traced(build)
     assert model.error < 1e-12
     for role, answer in powers(model).items():
@@ -293,11 +283,8 @@ def bottlenecks(m, x):
 
 
 BOTTLENECKS = of(
-    bottlenecks,
-    drawn(2, 3, 4, 4),
-    lambda n: {
-        "a": nn.Conv2d(3, n, 1, bias=False), "w": nn.Parameter(torch.randn(n, n, 3)), "c": linear(n, 3),
-    },
+    bottlenecks, drawn(2, 3, 4, 4), b=None, a=lambda n: nn.Conv2d(3, n, 1, bias=False),
+    w=lambda n: nn.Parameter(torch.randn(n, n, 3)),
 )  # fmt: skip
 
 
@@ -306,13 +293,7 @@ def queried(m, x):
     return m.c(m.a(x) * torch.tanh(m.b(F.layer_norm(m.p, m.p.shape) + m.v)))
 
 
-QUERIED = of(
-    queried,
-    drawn(3, 4),
-    lambda n: {
-        "a": linear(4, n), "b": linear(n, n), "c": linear(n, 3), **{x: nn.Parameter(torch.randn(n)) for x in "pv"},
-    },
-)  # fmt: skip
+QUERIED = of(queried, drawn(3, 4), **dict.fromkeys("pv", lambda n: nn.Parameter(torch.randn(n))))
 
 
 def leaky(m, h):
@@ -331,7 +312,7 @@ def placed(m, x):
     return m.c(torch.tanh(h + torch.linspace(0, 9, h.shape[-1]).sin()))
 
 
-PLACED = of(placed, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)})
+PLACED = of(placed)
 
 
 def choosing_tokens(m, h):
@@ -351,14 +332,15 @@ def choosing_experts(m, h):
     return out
 
 
-def experts(n):
-    own = {name: nn.Parameter(torch.randn(4, n, n)) for name in ("up", "down")}
-    return {"a": linear(4, n), "r": nn.Parameter(torch.randn(4, n)), **own, "c": linear(n, 3)}
+EXPERTS = {
+    "b": None, "r": lambda n: nn.Parameter(torch.randn(4, n)),
+    **dict.fromkeys(("up", "down"), lambda n: nn.Parameter(torch.randn(4, n, n))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("run", [choosing_tokens, choosing_experts])
 def test_a_choice_among_a_fixed_number_is_read_as_all(run):
-    model = traced(of(lambda m, x: m.c((h := m.a(x)) + run(m, F.rms_norm(h, h.shape[-1:]))), drawn(6, 4), experts))
+    model = traced(of(lambda m, x: m.c((h := m.a(x)) + run(m, F.rms_norm(h, h.shape[-1:]))), drawn(6, 4), **EXPERTS))
     assert model.lines[-1] == f"model: {models.EVERY}" and model.network.stands == models.EVERY
     widths = {
         re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.letters].count("N")
@@ -379,7 +361,7 @@ def test_a_choice_among_a_fixed_number_is_read_as_all(run):
 )
 def test_a_choice_of_another_kind_is_not_read(run):
     with pytest.raises(Unreadable, match=r"topk: the order of what|a top-K (that leaves|along several)|no function"):
-        traced(of(lambda m, x: m.c(run(m, m.a(x))), drawn(6, 4), experts))
+        traced(of(lambda m, x: m.c(run(m, m.a(x))), drawn(6, 4), **EXPERTS))
 
 
 def timed(m, x, t):
@@ -388,11 +370,7 @@ def timed(m, x, t):
     return m.c(torch.tanh(m.b(torch.tanh(m.a(x) + m.t(torch.cat([waves.cos(), waves.sin()], -1))))))
 
 
-TIMED = of(
-    timed,
-    (drawn(2, 4), torch.tensor([3.0, 7.0])),
-    lambda n: {"a": linear(4, n), "t": linear(n, n), "b": linear(n, n), "c": linear(n, 3)},
-)
+TIMED = of(timed, (drawn(2, 4), torch.tensor([3.0, 7.0])), t=lambda n: linear(n, n))
 
 
 def test_a_constant_that_grows_and_meets_a_matrix_is_a_frozen_tensor():
@@ -410,62 +388,49 @@ def held(m, x):
     return m.c(torch.tanh(m.b(h)))
 
 
-HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)})
+HELD = of(held)
+RIGHT = {
+    "pooled": (POOLED, "a", "b"),
+    "norm by hand": (between(centred), "a", "b"),
+    "complex": (between(turned), "a", "b"),
+    "interleaved": (between(interleaved), "a", "b"),
+    "quarter turn": (between(quarter), "a", "b"),
+    "softplus": (between(lambda m, h: F.softplus(h)), "a", "b"),
+    "elu": (between(lambda m, h: F.elu(h)), "a", "b"),
+    "leaky relu": (between(leaky), "a", "b"),
+    "one tap": (between(single_tap), "a", "b"),
+    "gin": (GIN, "a", "b"),
+    "dit": (DIT, "a time", "ada w"),
+    "places": (PLACES, "a p", "w"),
+    "conv": (CONV, "a", "b"),
+    "depthwise": (DEPTHWISE, "a b", ""),
+    "side by side": (SIDE_BY_SIDE, "a b d", ""),
+    "gru": (CELL, "a", "r z w"),
+    "bottlenecks": (BOTTLENECKS, "a", "w"),
+    "queries": (QUERIED, "a p v", "b"),
+    "a difference that cannot cancel": (of(lambda m, x: m.c(m.a(x) - m.b(m.a(x)))), "a", "b"),
+    "a number is added": (before(lambda m, h: h + 3.0, drawn(3, 4)), "a", "b"),
+    "signs": (before(lambda m, h: h * _signs(h), drawn(3, 4)), "a", "b"),
+    "signs of relu": (before(lambda m, h: torch.relu(h) * _signs(h), drawn(3, 4)), "a", "b"),
+    "mask of all": (before(lambda m, h: h * (_places(h) < h.shape[-1])), "a", "b"),
+    "mask of half": (
+        before(lambda m, h: torch.where(_places(h) < h.shape[-1] // 2, h, torch.zeros(()))), "a", "b",
+    ),
+    "far bounds of entries": (before(lambda m, h: h.clamp(-1e4, 1e4)), "a", "b"),
+    "halves": (
+        before(lambda m, h: torch.cat([h[:, : h.shape[-1] // 2], h[:, h.shape[-1] // 2 :]], -1)), "a", "b",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("build", "inputs", "hidden"),
-    [
-        (POOLED, "a", "b"),
-        *(
-            (between(f), "a", "b")
-            for f in (
-                centred,
-                turned,
-                interleaved,
-                quarter,
-                lambda m, h: F.softplus(h),
-                lambda m, h: F.elu(h),
-                leaky,
-                single_tap,
-            )
-        ),
-        (GIN, "a", "b"),
-        (DIT, ["a", "time"], ["ada", "w"]),
-        (PLACES, "ap", "w"),
-        (CONV, "a", "b"),
-        (DEPTHWISE, "ab", ""),
-        (BESIDE, "abd", ""),
-        (CELL, "a", "rzw"),
-        (BOTTLENECKS, "a", "w"),
-        (QUERIED, "apv", "b"),
-    ],
-    ids=[
-        "pooled",
-        "norm by hand",
-        "complex",
-        "interleaved",
-        "quarter turn",
-        "leaky relu",
-        "one tap",
-        "softplus",
-        "elu",
-        "gin",
-        "dit",
-        "places",
-        "conv",
-        "depthwise",
-        "side by side",
-        "gru",
-        "bottlenecks",
-        "queries",
-    ],
-)
-def test_right_answers(build, inputs, hidden):
+@pytest.mark.parametrize("how", RIGHT)
+def test_right_answers(how):
+    build, inputs, hidden = RIGHT[how]
     model = traced(build)
     assert model.error < 1e-12
     found = {(role.partition(".")[0], answer) for role, answer in powers(model).items()}
-    assert found == {(x, INPUT) for x in inputs} | {(x, HIDDEN) for x in hidden} | {("c", READOUT)}
+    wanted = {(x, INPUT) for x in inputs.split()} | {(x, HIDDEN) for x in hidden.split()}
+    assert found == wanted | {("c", READOUT)}
 
 
 def attended(m, h):
@@ -500,33 +465,23 @@ def convolutions(m, x):
     return m.c(x.mean((2, 3)))
 
 
-def image(run, parts):
-    own = {"p": lambda n: nn.Conv2d(3, n, 2, 2), "n": nn.LayerNorm, "c": lambda n: linear(n, 3)}
-    return of(run, drawn(2, 3, 4, 4), lambda n: {x: f(n) for x, f in {**own, **parts}.items()})
+def image(run, **parts):
+    own = {"a": None, "b": None, "p": lambda n: nn.Conv2d(3, n, 2, 2), "n": nn.LayerNorm}
+    return of(run, drawn(2, 3, 4, 4), **{**own, **parts})
 
 
+MIXER = {"t1": lambda n: linear(4, 8), "t2": lambda n: linear(8, 4), "a": lambda n: linear(n, 2 * n)}
+MIXER["b"] = lambda n: linear(2 * n, n)
 IMAGES = {
     "deit": image(
-        vision,
-        {
-            "cls": lambda n: nn.ParameterList([torch.randn(1, 1, n)] * 2), "qkv": lambda n: linear(n, 3 * n),
-            "pos": lambda n: nn.Parameter(torch.randn(1, 6, n)), "o": lambda n: linear(n, n),
-            "d": lambda n: linear(n, 3),
-        },
+        vision, cls=lambda n: nn.ParameterList([torch.randn(1, 1, n)] * 2), qkv=lambda n: linear(n, 3 * n),
+        pos=lambda n: nn.Parameter(torch.randn(1, 6, n)), o=lambda n: linear(n, n), d=lambda n: linear(n, 3),
     ),
-    "mixer": image(
-        mixer,
-        {
-            "t1": lambda n: linear(4, 8), "t2": lambda n: linear(8, 4), "a": lambda n: linear(n, 2 * n),
-            "b": lambda n: linear(2 * n, n),
-        },
-    ),
+    "mixer": image(mixer, **MIXER),
     "convolutions": image(
         convolutions,
-        {
-            "layers": lambda n: nn.ModuleList(nn.Conv2d(i, n, 3, padding=1, bias=False) for i in (3, n, n)),
-            "norms": lambda n: nn.ModuleList(nn.BatchNorm2d(n) for _ in range(3)),
-        },
+        layers=lambda n: nn.ModuleList(nn.Conv2d(i, n, 3, padding=1, bias=False) for i in (3, n, n)),
+        norms=lambda n: nn.ModuleList(nn.BatchNorm2d(n) for _ in range(3)),
     ),
 }  # fmt: skip
 HIDDEN_OF = {"deit": "qkv o", "mixer": "a b", "convolutions": "layers.1 layers.2"}
@@ -559,12 +514,8 @@ def relative(m, x):
 
 
 RELATIVE = image(
-    relative,
-    {
-        **{x: lambda n: linear(n, n) for x in "qko"}, "mix": lambda n: linear(n // 4, n // 4),
-        "n": lambda n: nn.LayerNorm(n, elementwise_affine=False),
-        "table": lambda n: nn.Parameter(torch.randn(7, n // 4)),
-    },
+    relative, **dict.fromkeys("qko", lambda n: linear(n, n)), mix=lambda n: linear(n // 4, n // 4),
+    n=lambda n: nn.LayerNorm(n, elementwise_affine=False), table=lambda n: nn.Parameter(torch.randn(7, n // 4)),
 )  # fmt: skip
 
 
@@ -579,13 +530,8 @@ def test_places_meet_as_one_axis_and_as_two():
 
 
 LEAN = image(
-    mixer,
-    {
-        "p": lambda n: nn.Conv2d(3, n, 2, 2, bias=False), "n": lambda n: nn.LayerNorm(n, elementwise_affine=False),
-        "t1": lambda n: linear(4, 8), "t2": lambda n: linear(8, 4), "a": lambda n: linear(n, 2 * n),
-        "b": lambda n: linear(2 * n, n),
-    },
-)  # fmt: skip
+    mixer, p=lambda n: nn.Conv2d(3, n, 2, 2, bias=False), n=lambda n: nn.LayerNorm(n, elementwise_affine=False), **MIXER
+)
 
 
 @pytest.mark.parametrize(
@@ -721,22 +667,16 @@ def grouped(m, ids):
 def fused(keys):
     """The build of grouped queries with so many entries of keys."""
     return of(
-        grouped,
-        torch.tensor([[3, 1, 4]]),
-        lambda n: {"e": nn.Embedding(9, n), "qkv": linear(n, n + 2 * keys(n)), "o": linear(n, n), "c": linear(n, 9)},
-    )
+        grouped, torch.tensor([[3, 1, 4]]), a=None, b=None, e=lambda n: nn.Embedding(9, n),
+        qkv=lambda n: linear(n, n + 2 * keys(n)), o=lambda n: linear(n, n), c=lambda n: linear(n, 9),
+    )  # fmt: skip
 
 
 GLU = of(
-    lambda m, x: m.c((lambda g, u: F.silu(g) * u)(*m.both(m.a(x)).chunk(2, -1))),
-    drawn(2, 4),
-    lambda n: {"a": linear(4, n), "both": linear(n, 4 * n), "c": linear(2 * n, 3)},
-)
-BESIDE = of(
-    lambda m, x: m.c(torch.tanh(m.both(torch.cat([m.a(x), x], -1)))),
-    drawn(2, 4),
-    lambda n: {"a": linear(4, n), "both": linear(n + 4, n), "c": linear(n, 3)},
-)
+    lambda m, x: m.c((lambda g, u: F.silu(g) * u)(*m.both(m.a(x)).chunk(2, -1))), b=None,
+    both=lambda n: linear(n, 4 * n), c=lambda n: linear(2 * n, 3),
+)  # fmt: skip
+BESIDE = of(lambda m, x: m.c(torch.tanh(m.both(torch.cat([m.a(x), x], -1)))), b=None, both=lambda n: linear(n + 4, n))
 
 
 @pytest.mark.parametrize(
@@ -775,9 +715,7 @@ def test_parts_of_one_parameter(build, parts):
 def test_constants_stand_in_the_equations():
     assert "C[" in traced(GIN).text and 'constants = ["C"' in traced(PLACES).text
     assert traced(PLACES).network.multiplied == {"p.weight": Power.of({"N": Fraction(-1, 2)})}
-    added = traced(
-        of(lambda m, x: m.c(1 + torch.tanh(m.a(x))), drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3)})
-    )
+    added = traced(of(lambda m, x: m.c(1 + torch.tanh(m.a(x))), b=None))
     assert added.text.count(" + C[") == 1 and powers(added) == {"a.weight": INPUT, "c.weight": READOUT}
 
 
@@ -790,20 +728,8 @@ def test_constants_stand_in_the_equations():
     ],
 )
 def test_what_stays_refused(run, said):
-    def parts(n):
-        return {"a": linear(4, n), "b": linear(n, n), "b2": linear(n, n), "c": linear(n, 3)}
-
     with pytest.raises(Unreadable, match=said):
-        traced(of(lambda m, x: m.c(run(m, x)), drawn(2, 3, 4), parts))
-
-
-def test_a_difference_that_cannot_cancel_is_a_sum():
-    build = of(
-        lambda m, x: m.c(m.a(x) - m.b(m.a(x))),
-        drawn(2, 4),
-        lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)},
-    )
-    assert powers(traced(build)) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+        traced(of(lambda m, x: m.c(run(m, x)), drawn(2, 3, 4), b2=lambda n: linear(n, n)))
 
 
 def test_what_is_written_out_must_be_what_torch_gives(monkeypatch):
@@ -851,16 +777,8 @@ def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build
         traced(build)
 
 
-def _mean(x):
-    return x.mean(-1, keepdim=True)
-
-
-def _signs(h):
-    return (-1.0) ** torch.arange(h.shape[-1])
-
-
 @pytest.mark.parametrize(
-    ("between", "said"),
+    ("run", "said"),
     [
         (lambda h: h + h.shape[-1] ** 0.5, "a constant whose entries change with the sizes"),
         (lambda h: torch.relu(h - h.shape[-1] ** 0.25), "a constant whose entries change with the sizes"),
@@ -870,33 +788,17 @@ def _signs(h):
         (lambda h: torch.zeros_like(h).scatter(-1, h.topk(4, -1).indices, h.topk(4, -1).values), "no rule for this"),
     ],
 )
-def test_what_constants_and_choices_change_the_size_of_is_refused(between, said):
+def test_what_constants_and_choices_change_the_size_of_is_refused(run, said):
     """At widths 64, 256, 1024 the input of the next matrix measured as N^(1/2), or fell by a third to a half."""
-
-    def build(n):
-        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
-
     with pytest.raises(Unreadable, match=said):
-        traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
-
-
-@pytest.mark.parametrize("between", [lambda h: h + 3.0, lambda h: torch.relu(h) * _signs(h), lambda h: h * _signs(h)])
-def test_constants_of_one_size_and_signs_that_meet_a_matrix_are_read(between):
-    def build(n):
-        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
-
-    model = traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
-    assert powers(model) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+        traced(before(lambda m, h: run(h), drawn(3, 4)))
 
 
 def test_a_tensor_before_and_after_entries_change_their_order_is_refused():
     """The mean of h W^T roll(W h) falls as N^(-1/2) at the start; without the roll it does not."""
 
-    def model(between):
-        def build(n):
-            return {"a": linear(4, n), "b": linear(n, n), "w": linear(n, n), "c": linear(n, 3)}
-
-        return of(lambda m, x: m.c(m.b(between(m.w.weight, m.a(x)))), (torch.randn(3, 4),), build)
+    def model(run):
+        return before(lambda m, h: run(m.w.weight, h), drawn(3, 4), w=lambda n: linear(n, n))
 
     def tied(order):
         return lambda w, h: h * _mean(h * F.linear(order(F.linear(h, w)), w.T))
@@ -907,3 +809,33 @@ def test_a_tensor_before_and_after_entries_change_their_order_is_refused():
             traced(model(tied(order)))
     with pytest.raises(Unreadable, match="in another order that is read elsewhere"):
         traced(model(lambda w, h: h * _mean(F.linear(h, w) * F.linear(h, w.roll(1, -1)))))
+
+
+BY_SIZE = {
+    "mask": (lambda m, h: h * (_places(h) < 64), "large entries become rarer"),
+    "mask within a function": (lambda m, h: torch.relu(h * (_places(h) < 64) + 0.0), "large entries become rarer"),
+    "where": (lambda m, h: torch.where(_places(h) < 64, h, torch.zeros(())), "a mask that keeps 0.12 to 1"),
+    "masked_fill": (lambda m, h: h.masked_fill(_places(h) >= 64, 0.0), "a mask that keeps 0 to 0.88"),
+    "added": (lambda m, h: h + (_places(h) >= 64), "differs along an axis that grows"),
+    "slice": (lambda m, h: F.pad(h[:, :64], (0, max(0, h.shape[-1] - 64))), "pad: no rule"),
+    "parts": (lambda m, h: torch.cat([h[:, :64], 0 * h[:, 64:]], -1), "a slice that is empty at some sizes"),
+    "far": (lambda m, h: h * (_places(h) < 5000), "lt: a place along an axis that grows is compared with 5000"),
+    "buffer": (lambda m, h: h * m.near, "large entries become rarer"),
+    "norm": (lambda m, h: torch.where(h.norm(dim=-1, keepdim=True) < 1e4, h, torch.zeros_like(h)), "no rule"),
+    "norm clipped": (lambda m, h: h / h.norm(dim=-1, keepdim=True).clamp(min=1e5), "no rule"),
+    "norm clipped above": (lambda m, h: h / h.norm(dim=-1, keepdim=True).clamp(max=1e5), "no rule"),
+    "sum": (lambda m, h: h * (h.sum(-1, keepdim=True).abs() < 1e5), "no rule"),
+}
+
+
+@pytest.mark.parametrize("how", BY_SIZE)
+def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypatch):
+    """Each was read as the signal itself, or as its norm, from widths 32 and 64."""
+    between, said = BY_SIZE[how]
+    near = lambda n: (torch.arange(n) < 64).float()  # noqa: E731
+    with pytest.raises(Unreadable, match=said):
+        traced(before(between, drawn(3, 4), near=near))
+    monkeypatch.setattr(models, "find_wide_builds", lambda *_: {})  # a planted fault
+    monkeypatch.setattr(regions, "_bounds_length", lambda *_: False)
+    monkeypatch.setitem(regions.SCALES, "rmsnorm", (1, 30, 1e3))
+    assert traced(before(between, drawn(3, 4), near=near)).error < 1e-12

@@ -100,6 +100,14 @@ def test_every_power_stands_beside_theory(tmp_path, capsys):
     assert found["next"] == f"scalecalc law 'a*N**-alpha + b*tokens**-beta' --fit {table}"
 
 
+@pytest.mark.parametrize(("line", "count"), [("128,1e9,0.1", "3 fields"), ("128,1,024,0.1,2", "5 fields")])
+def test_a_line_with_other_fields_is_refused(tmp_path, capsys, line, count):
+    """A line that was cut is no run that diverged, and 1,024 is two fields."""
+    (tmp_path / "runs.csv").write_text(f"N,tokens,lr,loss\n{line}\n")
+    assert exit_code("law", "--fit-rate", str(tmp_path / "runs.csv"), "--size", "N") == 2
+    assert f"line 2 has {count}, and the first 4; give each" in capsys.readouterr().err
+
+
 def test_theory_is_what_the_horizon_rules_say():
     rules = {name: {r.name: str(r.rate) for r in rate_rules(name)} for name in ("sgd", "adam", "adamw")}
     assert rules["sgd"] == {"sde": "B", "sde-time": "B/T", "timescale, wd fixed": "B/T"}

@@ -315,6 +315,30 @@ def test_what_no_equation_says_is_refused_by_name(apply, said):
         torch_build(calls(apply))({"N": 4})
 
 
+def lacks_width(sizes):
+    return sizes["n"]
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (3, "build is 3; give a function of sizes"),
+        (lambda sizes: None, r"build returns None; return \(init, apply, x\)"),
+        (lambda sizes: ({"w": jnp.ones((4, 4))}, len, 1), r"build returns \({'w': Array"),
+        (lacks_width, r"build\({'N': 4}\) raises KeyError: 'n'"),
+        (lambda sizes: (lambda key: {"w": "a"}, lambda p, x: x, 1), r"init\(key\) raises TypeError"),
+        (calls(lambda h: h @ h), r"apply\(parameters, x\), in float64, raises TypeError: dot_general requires"),
+        (calls(lambda h: h if h.sum() > 0 else -h), r"apply\(parameters, x\), in float64, raises TracerBool"),
+        (calls(lambda h: h.argmax(-1)), r"apply returns int64\[2\]; return floats"),
+        (calls(lambda h: jnp.log(h - h)), "the output of apply is infinite or not a number"),
+    ],
+)
+def test_a_wrong_build_is_one_line(build, said):
+    with pytest.raises(UsageError, match=said) as told:
+        torch_build(build)({"N": 4})
+    assert "\n" not in str(told.value)
+
+
 def test_other_numbers_than_those_of_jax_are_refused(monkeypatch):
     from scaling_algebra.jax.primitives import RULES
 

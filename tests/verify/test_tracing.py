@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+from fnmatch import fnmatch
 from fractions import Fraction
 from pathlib import Path
 
@@ -76,6 +77,36 @@ def of(between, **more):
         return model
 
     return build
+
+
+LAWS = {"HIDDEN": HIDDEN, "READOUT": READOUT, "INPUT": INPUT}
+COUNTS = {"has": range(1, 99), "lacks": range(1), "once": range(1, 2), "twice": range(2, 3)}
+
+
+def check(build, *reading):
+    """Hold what a module is read as against a row of a table, and return it.
+
+    Args:
+        reading: ``refused: REGEX`` alone; or what the equations have (``has``, ``once``, ``twice``, ``lacks``: TEXT),
+            the init std and rate of roles (``answers: PATTERN=HIDDEN ...``), all ``lines``, or the ``frozen`` roles.
+    """
+    if reading[0].startswith("refused: "):
+        with pytest.raises(Unreadable, match=reading[0].removeprefix("refused: ")):
+            traced(build)
+        return None
+    model = traced(build)
+    assert model.error < 1e-12
+    for what, _, said in (part.partition(": ") for part in reading):
+        if what == "answers":
+            found = powers(model, "N=1")
+            for role, _, name in (pair.partition("=") for pair in said.split()):
+                law = LAWS.get(name) or tuple(name.split(","))
+                assert {x for r, x in found.items() if fnmatch(r, role)} == {law}, role
+        elif what in ("lines", "frozen"):
+            assert {"lines": model.lines, "frozen": sorted(model.network.frozen)}[what] == ([said] if said else [])
+        else:
+            assert " ".join(model.text.split()).count(said) in COUNTS[what], (what, said, model.text)
+    return model
 
 
 def test_a_perceptron_with_biases():

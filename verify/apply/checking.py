@@ -250,7 +250,9 @@ def check_model(
     left = {_get_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_get_signal, quantities))}
     predicted, bounds, powers = _predict_exponents(numbers.derivations[-1], [*zero, *empty], names, steps, moved, left)
+    clean = {x for x in names if x.endswith(DIRECT[0]) and len({e for e, _ in powers(x, 0)}) == 1}
     direct = {x for x in names if x.endswith(DIRECT) and _has_single_power(predicted[x])}
+    direct = {x for x in direct if f"{x.removesuffix(UPDATE).removesuffix(DIRECT[0])}{DIRECT[0]}" in clean}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
     after = _find_after_experts(reading.network) if sparse(reading.network, ray) else set()
@@ -419,21 +421,25 @@ def suspend_converging_rows(report: Report) -> Report:
     size.
 
     This happens where one term gives way to another. The note names the sizes that would settle the row. Between the
-    last two sizes, a certified exponent must already be the nearest one (up to noise); an undecided row's slope must
-    not be that of another exponent.
+    last two sizes, a certified exponent must already be the nearest one, within one standard error, or within two if
+    the slope certainly moves towards it; an undecided row's slope must not be that of another exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
             return r
-        values, errors = map(np.array, report.means[r.quantity, r.step])
+        values, own = map(np.array, report.means[r.quantity, r.step])
         doublings = np.log2(report.sizes)
         steps = np.diff(doublings)
         off = np.diff(values) / steps - float(r.predicted)
         off *= np.sign(off.sum()) or 1.0
-        errors = np.hypot(errors[1:], errors[:-1]) / steps
+        errors = np.hypot(own[1:], own[:-1]) / steps
         times = _estimate_doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
-        most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
+        shared = own[1] if len(steps) == 2 else 0.0  # both slopes have the middle size
+        bent = errors[0] ** 2 + errors[-1] ** 2 + 2 * shared**2 / (steps[0] * steps[-1])
+        certain = off[0] - off[-1] > 2 * math.sqrt(bent)
+        near = NEAR + min(float(errors[-1]), DRIFT) * (2 if certain else 1)
+        most = min(APART) - DRIFT if r.level == DEMANDED else near
         if times is None or off[-1] > most:
             return r
         where = _format_settling_sizes(report, times)
@@ -571,14 +577,19 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
 def find_first_to_blame(report: Report) -> ReportRow | None:
     """Return the refuted row that most likely causes the others, or None if no row is refuted.
 
-    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then execution
-    order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is inconclusive, when its
-    slope is nearer to another exponent. Rows that agree once the smallest sizes are left out come last.
+    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then refuted
+    ones, then execution order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is
+    inconclusive, when its slope is nearer to another exponent. Rows that agree once the smallest sizes are left out
+    come last.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None
     suspects = [r for r in report.rows if r in refuted or _is_nearer_to_another(r)]
-    return min(suspects, key=lambda r: (_agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT)))
+
+    def rank(r: ReportRow) -> tuple[bool, int, bool, bool]:
+        return _agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT), r not in refuted
+
+    return min(suspects, key=rank)
 
 
 def _is_nearer_to_another(r: ReportRow) -> bool:
@@ -974,6 +985,10 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
+    if base == target:
+        raise UsageError(
+            f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
+        )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
     return list(sizes)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.errors import UsageError, quote_value
+from scaling_algebra.errors import UsageError, count_noun, quote_value
 
 from .laws import LOSS, RATE, Columns
 from .resampling import Array
@@ -56,7 +56,12 @@ class RunTable:
             raise UsageError(f"--columns: {_describe_missing_columns(path, gone, header)}")
         new = {old: name for name, old in names.items()}
         columns = [new.get(old, "" if old in names else old) for old in header]
-        rows = [(k, dict(zip(columns, row + [""] * len(columns), strict=False))) for k, row in lines[1:]]
+        for k, row in lines[1:]:  # a number as 1,024 or a line that was cut
+            if len(row) != len(columns):
+                raise UsageError(
+                    f"{path}, line {k} has {count_noun(len(row), 'field')}, and the first {len(columns)}; give each"
+                )
+        rows = [(k, dict(zip(columns, row, strict=True))) for k, row in lines[1:]]
         return cls(path, tuple(columns), rows)
 
     def numbers(self, wanted: Sequence[str], by: str = "") -> dict[str, Columns]:

@@ -197,10 +197,10 @@ def _exact(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
-    """Return the sizes with one axis doubled, and K with M where all experts are active."""
+def doubled(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
+    """Return the sizes with one axis doubled, or so many times larger, and K with M where all experts are active."""
     together = axis == "M" and sizes.get("K") == sizes["M"]
-    return {x: n * (2 if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
+    return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
 def usual(build: Build) -> dict[str, int]:

@@ -27,7 +27,7 @@ SAME = {
 }  # fmt: skip
 
 
-APART = {"group_norm", "native_group_norm"}
+APART = {"group_norm", "native_group_norm", "glu"}
 """Functions of one tensor along parts of an axis, which are taken apart."""
 
 

@@ -11,13 +11,17 @@ import torch
 from torch import Tensor
 
 from .graph import (
+    CONSTANT_KINDS,
+    FUNCTION_KINDS,
     NUMBER,
+    SUM_KINDS,
     Entrywise,
     Source,
     TracedNode,
     Unreadable,
     Vector,
     View,
+    asked_once,
     times,
 )
 from .indices import constant, differs, fixed, pick
@@ -40,6 +44,8 @@ ROUGHLY = 0.1
 changes it by more. That of rotary angles comes to 1 from below."""
 EVEN = 0.5
 """The mean of constants, by their size, below which a sum of what they multiply is not that of what it was."""
+SHARE = 0.2
+"""How much the share of entries that a mask keeps may change with the sizes (a triangle keeps (n + 1) / 2 n)."""
 LAW = 6
 """Steps before a signal that its law looks at."""
 
@@ -142,34 +148,33 @@ def _terms(
         labels: of the node's slots. alike: look behind what leaves a law as it is, too.
     """
     labels = labels or node.slots
-    stopped, into = (node.kind, node.name) == ("func", "stopped"), node.sources[:1]
+    stopped, into = node.kind == "stopped", node.sources[:1]
     if (known := _multiple(node)) is not None:
         source, more = known
         factor, into = times(factor, more), (source,)
-    elif node.kind == "add" and (alike or node.exact is None):
+    elif node.kind in SUM_KINDS and (alike or node.exact is None):
         into = node.sources
-    elif not (alike and (stopped or node.kind == "shift" or node.kind == "same")):
+    elif not (alike and (stopped or node.kind == "shift" or node.sized)):
         yield node, labels, factor, stops
         return
     for child, own in into:
         yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
 
 
+@asked_once
 def _takes_off(node: TracedNode) -> bool:
     """Has a signal a negative number before it, or before a term of a sum that it is?"""
-    if "takes off" not in node.cache:
-        known = _multiple(node)
-        through = known is not None or node.kind in ("same", "add", "shift") or node.name == "stopped"
-        negative = known is not None and bool(known[1]) and known[1][0] < 0
-        node.cache["takes off"] = negative or (through and any(map(_takes_off, node.children)))
-    return bool(node.cache["takes off"])
+    known = _multiple(node)
+    through = known is not None or node.sized or node.kind in {*SUM_KINDS, "shift", "stopped"}
+    negative = known is not None and bool(known[1]) and known[1][0] < 0
+    return negative or (through and any(map(_takes_off, node.children)))
 
 
 def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
     """What a signal is a number times, with the slots of its own, and the number at every build, empty for 1."""
-    if node.kind == "same" and node.name == "scale":
+    if node.kind == "scale":
         return node.sources[0], node.factor
-    signals = [s for s in node.sources if s[0].kind != "fixed" or s[0].indices]
+    signals = [s for s in node.sources if s[0].kind not in CONSTANT_KINDS or s[0].indices]
     if node.kind != "contract" or node.exact is not None or len(signals) != 1:
         return None
     ((signal, mine),) = signals
@@ -185,12 +190,15 @@ def shifted(reader: Reader, x: View, by: View) -> View:
     c = by.node.value[0]
     number = float(c) if c.numel() == 1 else None
     y = spread(x, by)
-    if number == 0 or not bool(c.any()):
+    if not any(bool(v.any()) for v in by.node.value):
         return y
     out = same(reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
     if number is not None and 0 < number <= TINY:
         return out
-    if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
+    kept = [v == 0 for v in by.node.value]
+    masks = all(bool((k | (v < -1e3)).all()) for k, v in zip(kept, by.node.value, strict=True))
+    if c.is_floating_point() and masks and bool(kept[0].any()):
+        check_shares(reader, kept)
         out.node.note = "a mask is left out"
         return out
     if not (frozen := differs(by)):
@@ -198,6 +206,17 @@ def shifted(reader: Reader, x: View, by: View) -> View:
     out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
     out.node.frozen = frozen
     return out
+
+
+def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
+    """Check that a mask keeps the same share of the entries at every build.
+
+    Raises:
+        Unreadable: it does not.
+    """
+    shares = [float(mask.double().mean()) for mask in masks]
+    if max(shares) - min(shares) > SHARE:
+        raise reader.fail(f"a mask that keeps {min(shares):.2g} to {max(shares):.2g} of the entries, by size")
 
 
 def spread(x: View, like: View) -> View:
@@ -215,11 +234,11 @@ def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = Tr
         looks: through a stop of the gradient.
     """
     node = bare_of(node)
-    while looks and (node.kind, node.name) == ("func", "stopped"):
+    while looks and node.kind == "stopped":
         node = bare_of(node.source)
     if node.kind == "param":
         return node.name if named else ""
-    named = named and node.kind != "func"
+    named = named and node.kind not in FUNCTION_KINDS
     return node.kind, node.name, tuple(law(c, named, depth - 1, looks) for c in node.children) if depth else ()
 
 
@@ -254,7 +273,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
         if number[0] == 1:
             return x
         out = same(reader, x, lambda v: v * number[0], entrywise=True)
-        out.node.name, out.node.factor = "scale", number
+        out.node.kind, out.node.factor = "scale", number
         return out
     if not alike:
         x = contract(reader, [(x, keys)], keys, most)
@@ -276,7 +295,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     if abs(float(c.double().mean())) < EVEN * float(c.double().square().mean().sqrt()) and not x.node.weight:
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
         if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
-            out.node.name, out.node.at = "mixed", (1,)
+            out.node.kind, out.node.at = "mixed", (1,)
     return out
 
 
@@ -288,10 +307,9 @@ def _kept_sum(node: TracedNode) -> set[int]:
 
 def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
     """A sum of products of two signals along an axis that grows, each times a factor; None: it is none."""
-    chosen = node.kind == "same" and node.name == "entries"
-    if node.weight or not (chosen or (node.kind in ("add", "contract") and node.exact is None)):
+    if node.weight or not (node.kind == "entries" or (node.kind in ("add", "contract") and node.exact is None)):
         return None
-    signals = [k for k, c in enumerate(node.children) if c.kind != "fixed"]
+    signals = [k for k, c in enumerate(node.children) if c.kind not in CONSTANT_KINDS]
     grows = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
     if node.kind == "contract" and len(signals) > 1:
         if grows:
@@ -335,7 +353,7 @@ def parted(reader: Reader, x: View) -> View:
     terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
     for (part, own), begin in zip(node.sources, node.value, strict=True):
         one = fixed(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)])
-        one.node.name = "which"
+        one.node.kind = "which"
         operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
         terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))
     y = added(reader, terms) if len(terms) > 1 else terms[0]
@@ -350,6 +368,6 @@ def _at(labels: Sequence[int], label: int) -> list[int]:
 
 def bare_of(node: TracedNode) -> TracedNode:
     """The node below those of its size."""
-    while node.kind == "same" and len(node.indices) == len(node.source.indices):
+    while node.sized and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

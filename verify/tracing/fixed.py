@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from .graph import Dims, IndexClass, View
 from .indices import alike, fixed
 from .products import contract
 from .reading import Reader
-from .recording import Recording, Ref, TorchCall, mapped, real, refs
+from .recording import Recording, Ref, TorchCall, real, refs
 
 MOST = 3000
 """Calls that are made to read one off, at most."""
@@ -31,23 +30,16 @@ CLOSE, EXACT = 1e-6, 1e-12
 def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
     """The results of a call with other tensors, by number."""
 
-    def get(ref: Ref) -> Tensor:
-        x = run.tensors[ref.number]
+    def get(number: int) -> Tensor:
+        x = run.tensors[number]
         if x.is_complex():
-            return torch.view_as_complex(value.get(ref.number, real(x)).double().contiguous())
-        return value.get(ref.number, x).to(x.dtype).clone()
+            return torch.view_as_complex(value.get(number, real(x)).double().contiguous())
+        return value.get(number, x).to(x.dtype)
 
-    arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
-    with torch.no_grad():
-        out = call.function(*arguments, **keywords)
-    results = [arguments[0]] if call.name == "__setitem__" else _tensors(out)
+    results = call.again(get)
     if not all(x.is_floating_point() or x.is_complex() for x in results):
         raise TypeError("results that are no numbers")
     return [real(x).double() for x in results]
-
-
-def _tensors(out: Any) -> list[Tensor]:
-    return [out] if isinstance(out, Tensor) else [x for part in out for x in _tensors(part)] if out is not None else []
 
 
 def linear(reader: Reader) -> list[View]:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .graph import (
+    FUNCTION_KINDS,
     NUMBER,
+    SUM_KINDS,
     IndexClass,
     Source,
     TracedNode,
@@ -38,8 +40,8 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
 
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
-            source, slots = node.sources[0] if len(node.sources) == 1 or node.kind == "same" else (node, ())
-            if node.kind == "same":
+            source, slots = node.sources[0] if len(node.sources) == 1 or node.sized else (node, ())
+            if node.sized:
                 for k, slot in enumerate(slots):
                     join(source.indices[k], node.indices[slot])
                 node, labels = source, tuple(labels[slot] for slot in slots)
@@ -51,17 +53,17 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
-        if node.kind == "same" and not (loops and node.factor and abs(node.factor[0]) != 1):
+        if node.sized and not (loops and node.factor and abs(node.factor[0]) != 1):
             return node
         sources = tuple(below(*source) for source in node.sources)
-        if node.kind == "same":  # a number that may change with the length of a loop
+        if node.sized:  # a number that may change with the length of a loop
             labels = dict(enumerate(node.indices))
             return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
         if node.kind == "pick":
             source, mine = sources[0]
             source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
-        if node.kind == "add":
+        if node.kind in SUM_KINDS:
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
@@ -113,8 +115,8 @@ class Folder:
     def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             found = None
-            if node.kind == "add":
-                found = self.stacked(node) if node.name == "blend" else None
+            if node.kind in SUM_KINDS:
+                found = self.stacked(node) if node.kind == "blend" else None
                 found = self.sum(node) if found is None else found
             self.made[node.number] = self.below(node) if found is None else found
         return self.made[node.number]
@@ -130,7 +132,7 @@ class Folder:
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            whole = t.kind == "add" and t.name != "blend" and len(t.indices) == len(node.indices)
+            whole = t.kind == "add" and len(t.indices) == len(node.indices)
             if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
@@ -322,18 +324,18 @@ def settled(root: TracedNode) -> TracedNode:
                 indices = without(node.indices, slot)
                 axes = (*node.axes[:slot], *node.axes[slot + 1 :])
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
-            elif node.name == "which":
+            elif node.kind == "which":
                 value = node.value.select(slot, k)
                 cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
-            elif slot in node.over or node.kind not in ("contract", "add", "func"):
+            elif slot in node.over or node.kind not in {"contract", *SUM_KINDS, *FUNCTION_KINDS}:
                 raise node.fail("mixes the entries of an axis")
             else:
                 mine = node.out[slot] if node.kind == "contract" else slot
                 live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
                 cache[mark] = None
-                if (node.kind == "add" and live) or len(live) == len(node.sources):
+                if (node.kind in SUM_KINDS and live) or len(live) == len(node.sources):
                     cache[mark] = pushed(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
-                elif node.kind == "func":
+                elif node.kind in FUNCTION_KINDS:
                     raise node.fail("a function of zeros")
         return cache[mark]
 

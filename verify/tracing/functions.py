@@ -61,7 +61,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
             raise reader.fail("a tensor in another order that is read elsewhere; no equation says this")
         note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
         y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
-        y.node.name = "turned" if name == "turned" or x.node.weight else "mixed"
+        y.node.kind = "turned" if name == "turned" or x.node.weight else "mixed"
         y.node.at = (int(name == "signed"),)
         return y
     if name == "centred":

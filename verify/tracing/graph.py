@@ -11,8 +11,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -87,6 +88,10 @@ def times(a: Vector, b: Vector) -> Vector:
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
+SIZED = {"same", "scale", "turned", "mixed", "entries"}
+"""Kinds of nodes of the size of their source: it, times a number, turned, in another order, some of its entries."""
+FUNCTION_KINDS, SUM_KINDS, CONSTANT_KINDS = {"func", "stopped"}, {"add", "blend"}, {"fixed", "which"}
+"""Kinds of functions; of sums, to leading order; and of constants of the equations."""
 Source = tuple["TracedNode", tuple[int, ...]]
 """A node that is read, and the label of each of its slots."""
 
@@ -96,9 +101,11 @@ class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
-        kind: ``param``, ``data``, ``const``, ``fixed`` (a constant of the equations); ``contract`` (a product, other
-            labels summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added),
-            ``pick`` (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
+        kind: ``param``, ``data``, ``const``, ``fixed`` (a constant of the equations), ``which`` (one that says which
+            part); ``contract`` (a product, other labels summed), ``add``, ``blend`` (parts beside each other along an
+            axis that does not grow), ``cat`` (along one that does), ``func``, ``stopped`` (a function without a
+            gradient), ``shift`` (a constant is added), ``pick`` (one entry along a slot), ``pieces`` (a new tensor of
+            which parts are written), or one of ``SIZED``.
         indices: of its slots. where: path of the module.
         sources: what it reads. A label is a slot of this node, but in a contraction, whose ``out`` are those of its
             slots and whose ``labels`` have the index of each.
@@ -132,8 +139,7 @@ class TracedNode:
     axes: tuple[int, ...] = ()
     frozen: bool = False
     number: int = field(default_factory=lambda: next(_COUNT))
-    cache: dict[Any, Any] = field(default_factory=dict)
-    _weight: bool | None = None
+    answers: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @property
     def children(self) -> list[TracedNode]:
@@ -143,13 +149,16 @@ class TracedNode:
     def source(self) -> TracedNode:
         return self.sources[0][0]
 
-    @property
+    @cached_property
     def weight(self) -> bool:
         """Is it made of parameters alone, without functions?"""
-        if self._weight is None:
-            made = bool(self.sources) and self.kind != "func" and all(c.weight for c in self.children)
-            self._weight = self.kind == "param" or made
-        return self._weight
+        made = bool(self.sources) and self.kind not in FUNCTION_KINDS and all(c.weight for c in self.children)
+        return self.kind == "param" or made
+
+    @property
+    def sized(self) -> bool:
+        """Is it of the size of its source?"""
+        return self.kind in SIZED
 
     @property
     def given(self) -> bool:
@@ -176,8 +185,7 @@ class TracedNode:
 
     def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""
-        fresh = {"number": next(_COUNT), "cache": {}, "_weight": None}
-        return replace(self, **{**fresh, **changes})
+        return replace(self, **{"number": next(_COUNT), **changes})
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
         """The exact value at the first build, its dimensions as ``indices``; ``values`` keeps those that are known."""
@@ -193,13 +201,29 @@ class TracedNode:
             sides = ["".join(names[x] for x in labels) for _, labels in self.sources]
             product = torch.einsum(f"{','.join(sides)}->{''.join(names[x] for x in self.out)}", *sources)
             return product * self.factor[0] if self.factor else product
-        if self.kind == "add":
+        if self.kind in SUM_KINDS:
             return sum_of([(v, labels) for v, (_, labels) in zip(sources, self.sources, strict=True)], self.indices)
         if self.kind == "pick":
             return sources[0].select(self.slot, self.at[0])
         if self.value is None or self.kind == "pieces":
             raise self.fail(f"reads {self.kind}, which is no signal")
         return torch.as_tensor(self.value)
+
+
+Answer = TypeVar("Answer")
+
+
+def asked_once(function: Callable[[TracedNode], Answer]) -> Callable[[TracedNode], Answer]:
+    """Make a function of a node keep its answer with the node."""
+
+    @wraps(function)
+    def ask(node: TracedNode) -> Answer:
+        if function not in node.answers:
+            node.answers[function] = function(node)
+        answer: Answer = node.answers[function]
+        return answer
+
+    return ask
 
 
 def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[IndexClass]) -> Tensor:

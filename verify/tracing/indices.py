@@ -6,7 +6,6 @@ Read next: ``products.py``, ``layout.py`` (rows for views and slices).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor
@@ -21,12 +20,11 @@ def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Siz
     Raises:
         Unreadable: of what mixes the parts.
     """
-    mark = ("part", slot, start, stop)
-    if mark not in node.cache:
-        made = _part(reader, node, slot, start, stop)
+    key = node.number, slot, start, stop
+    if key not in reader.cut:
+        made = reader.cut[key] = _part(reader, node, slot, start, stop)
         made.part = (node, slot, start, stop)
-        node.cache[mark] = made
-    return node.cache[mark]
+    return reader.cut[key]
 
 
 def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
@@ -39,11 +37,11 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
         return beside
-    if node.name == "turned":
+    if node.kind == "turned":
         return _turned_part(reader, node, slot, start, stop)
-    sized = node.kind in ("same", "shift")
-    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entrywise)
-    if not known or slot in node.over or node.name == "blend":
+    sized = node.kind in ("same", "scale", "shift")
+    known = node.kind in ("contract", "add", "func", "stopped", "pick") or (sized and node.entrywise)
+    if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
     made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
@@ -73,12 +71,12 @@ def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop
         whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
         return turn(whole).narrow(slot, first, n).reshape(sizes)
 
-    return inner.behind("same", reader.where, name="turned", note=node.note, exact=exact)
+    return inner.behind("turned", reader.where, note=node.note, exact=exact)
 
 
 def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
     """The part of what was put beside each other that one of it is."""
-    if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
+    if node.slot == slot and (node.kind == "cat" or (node.kind == "blend" and not node.note)):
         for (made, labels), begin in zip(node.sources, node.value, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
@@ -88,34 +86,17 @@ def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop:
     return None
 
 
-def narrowed(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes, several: bool = False) -> View:
-    """x[start:stop] along a dimension; bounds at every build. several: one of the parts that a call makes."""
-    entries, whole = x.dims[d], x.sizes(d, reader.builds)
-    new = tuple(b - a for a, b in zip(start, stop, strict=True))
-    if new == whole or not entries:
-        return x
-    e, index = entries[0], x.index(entries[0])
-    if len(entries) > 1:  # along the first of several
-        inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
-        if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):
-            y = View(x.node, [*x.dims[:d], entries[:1], entries[1:], *x.dims[d + 1 :]])
-            a, b = (tuple(v // i for v, i in zip(side, inner, strict=True)) for side in (start, stop))
-            y = narrowed(reader, y, d, a, b)
-            return View(y.node, [*y.dims[:d], y.dims[d] + y.dims[d + 1], *y.dims[d + 2 :]])
-        if not all(x.index(e).fixed for e in entries):
-            raise reader.fail("a slice across two axes; take the dimension apart first")
-        return entries_of(reader, x, d, torch.arange(start[0], stop[0]))
+def narrowed(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> View:
+    """x[start:stop] along a dimension of one index; bounds at every build."""
+    (e,) = x.dims[d]
     if not isinstance(e, int):
-        return x.with_dim(d, () if set(new) == {1} else (IndexClass(new),))
-    if set(new) == {1} and set(start) == {start[0]} and not (several and index.fixed):
-        y = pick(reader, x, d, start)
-        return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+        return x.with_dim(d, (IndexClass([b - a for a, b in zip(start, stop, strict=True)]),))
     try:
         made = part_of(reader, x.node, e, start, stop)
         count = 1 + len(made.indices) - len(x.node.indices)
         return View(made, [moved(dim, e, count) for dim in x.dims])
     except Unreadable:
-        if index.fixed:
+        if x.index(e).fixed:
             return entries_of(reader, x, d, torch.arange(start[0], stop[0]))
         raise
 
@@ -131,7 +112,7 @@ def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
         raise reader.fail("entries of several axes at once")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
         return _matrix_of(reader, x, keep, at, classes)
-    node = x.node.behind("same", reader.where, name="entries", exact=lambda v: v.index_select(keep, at))
+    node = x.node.behind("entries", reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
@@ -149,19 +130,6 @@ def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence
     return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
 
-def stepped(reader: Reader, x: View, d: int, first: int, step: int) -> View:
-    """x[first::step] along a dimension: one of the interleaved parts of it."""
-    e, whole = x.dims[d], x.sizes(d, reader.builds)
-    if e and x.index(e[-1]).sizes == reader.same_everywhere(step) and first < step:
-        y = View(x.node, [*x.dims[:d], e[:-1], e[-1:], *x.dims[d + 1 :]])
-        return pick(reader, y, d + 1, reader.same_everywhere(first))
-    if len(e) == 1 and x.index(e[0]).fixed:
-        return entries_of(reader, x, d, torch.arange(first, whole[0], step))
-    if len(e) != 1 or not isinstance(e[0], int) or any(n % step for n in whole):
-        raise reader.fail("a slice with a step, across axes")
-    raise reader.split(x.index(e[0]), tuple(n // step for n in whole))
-
-
 def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
     """One entry along a dimension, which goes."""
     entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
@@ -170,43 +138,12 @@ def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
     if not entries or not isinstance(slot := entries[0], int):
         return View(x.node, dims)
     at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
-    mark = ("pick", slot, at)
-    if mark not in x.node.cache:
-        made = x.node.behind("pick", reader.where, slot=slot, at=at)
+    key = x.node.number, slot, at
+    if key not in reader.cut:
+        made = reader.cut[key] = x.node.behind("pick", reader.where, slot=slot, at=at)
         made.indices = without(made.indices, slot)
-        x.node.cache[mark] = made
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
-    return View(x.node.cache[mark], down)
-
-
-def regrouped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
-    """view and reshape."""
-    entries = [e for dim in x.dims for e in dim]
-    dims: Dims = []
-    at = 0
-    for sizes in zip(*shapes, strict=True):
-        dim: list[int | IndexClass] = []
-        have = reader.same_everywhere(1)
-        while have != sizes and set(sizes) != {1}:
-            if at >= len(entries):
-                raise reader.fail(f"a view as {tuple(shapes[0])} does not fit")
-            index = x.index(entries[at])
-            need = tuple(n // h if n % h == 0 else 0 for n, h in zip(sizes, have, strict=True))
-            if all(n and n % m == 0 for n, m in zip(need, index.sizes, strict=True)):
-                dim.append(entries[at])
-                have = tuple(h * m for h, m in zip(have, index.sizes, strict=True))
-                at += 1
-            elif all(n and m % n == 0 for n, m in zip(need, index.sizes, strict=True)):
-                if isinstance(entries[at], int) or index.leaves:
-                    raise reader.split(index, need)
-                rest = tuple(m // n for n, m in zip(need, index.sizes, strict=True))
-                entries[at : at + 1] = [IndexClass(need), IndexClass(rest)]
-            else:
-                raise reader.fail(f"a view as {tuple(shapes[0])} cuts an axis of sizes {index.sizes}")
-        dims.append(tuple(dim))
-    if at != len(entries):
-        raise reader.fail(f"a view as {tuple(shapes[0])} does not fit")
-    return View(x.node, dims)
+    return View(reader.cut[key], down)
 
 
 # constants of a call as constants of the equations ------------------------------------------------------------

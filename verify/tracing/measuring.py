@@ -23,7 +23,7 @@ from scaling_algebra.errors import UsageError
 from .building import Inputs, exactly
 from .gradients import roles_of
 from .models import Traced
-from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
+from .recording import Recording, Ref, TorchCall, record, refs
 
 NONE: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
@@ -294,11 +294,8 @@ class Watch:
 
 def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
     """A result of a call, the first or that of a number, with other tensors, by number."""
-
-    arguments, keywords = mapped((call.arguments, call.keywords), Ref, lambda r: value(r.number).clone())
-    with torch.no_grad(), exactly():  # the call may write in place
-        out = call.function(*arguments, **keywords)
-    found: list[Tensor] = [*leaves(arguments[0] if call.name == "__setitem__" else out, Tensor)]
+    with exactly():
+        found = call.again(value)
     return found[0 if number is None else _numbers(call.result).index(number)]
 
 

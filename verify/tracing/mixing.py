@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .graph import TracedNode, walk
+from .graph import TracedNode, asked_once, walk
 
 Mix = tuple[TracedNode, TracedNode, frozenset[str]]
 """A signal, its entries in another order, and the tensors that act on them before."""
@@ -13,13 +13,12 @@ Way = tuple[Any, ...]
 """Something, and the tensors that act on it before, of one product at most."""
 
 
+@asked_once
 def mixes(node: TracedNode) -> frozenset[Mix]:
     """What a node is made of in another order."""
-    if "mixes" not in node.cache:
-        own = [(node.source, node, frozenset[str]())] if node.name == "mixed" else ()
-        node.cache["mixes"] = frozenset((*own, *(mixes(node.source) if own else _below(node, mixes))))
-    known: frozenset[Mix] = node.cache["mixes"]
-    return known
+    if node.kind == "mixed":
+        return frozenset(((node.source, node, frozenset[str]()), *mixes(node.source)))
+    return frozenset(_below(node, mixes))
 
 
 def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Iterator[Way]:
@@ -30,17 +29,20 @@ def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Itera
         yield from ((*what, path | names) for *what, path in of(child) if not (path and names))
 
 
+@asked_once
+def _known_ways(whole: TracedNode) -> dict[int, frozenset[Way]]:
+    """What ``_ways`` has said of a signal."""
+    return {}
+
+
 def _ways(node: TracedNode, whole: TracedNode) -> frozenset[Way]:
     """The tensors that act on a signal, in its own order, before it gets to a node, by every way."""
-    key = "ways", whole.number
-    if key not in node.cache:
-        for x in [node] if all(key in c.cache for c in node.children) else walk(node):
-            if key not in x.cache:
-                mixed = x.name == "mixed" and x.source is whole and bool(mixes(x) - mixes(whole))
-                below = () if mixed else _below(x, lambda c: c.cache[key])
-                x.cache[key] = frozenset([(frozenset(),)] if x is whole else below)
-    ways: frozenset[Way] = node.cache[key]
-    return ways
+    known = _known_ways(whole)
+    for x in walk(node, known):
+        mixed = x.kind == "mixed" and x.source is whole and bool(mixes(x) - mixes(whole))
+        below = () if mixed else _below(x, lambda c: known[c.number])
+        known[x.number] = frozenset([(frozenset(),)] if x is whole else below)
+    return known[node.number]
 
 
 def met(nodes: Sequence[TracedNode]) -> Mix | None:

@@ -26,7 +26,7 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import iterate_with_progress
 
-from . import functions, layout, routing, rules  # noqa: F401 - fill the table
+from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
@@ -36,6 +36,7 @@ from .reading import Reader
 from .recording import Recording, choosing, numbered, record
 from .regions import Regions
 from .table import apply
+from .wide_builds import find_wide_builds
 from .writing import Writer
 
 COUNTS = ("M", "L")
@@ -195,7 +196,8 @@ def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str
 def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
     """Read the equations of the module that ``build(sizes)`` returns.
 
-    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU. With fewer active
+    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU, and once more at a
+    much larger size of the axes along which its constants differ. With fewer active
     experts than experts, K changes alone like every other axis, and the module is run with all of them
     (``record(every=K)``), so that every expert is seen.
 
@@ -233,6 +235,16 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
             raise _differ(first, run, axis)
     try:
         reader, output = _read(runs)
+        wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
+        for axis, times in wide.items():
+            run = recorded(larger := doubled(start, axis, times))
+            run.doubled = axis
+            if run.names != first.names:
+                raise _differ(first, run, axis)
+            builds.append(larger)
+            runs.append(run)
+        if wide:
+            reader, output = _read(runs)
     except Unreadable as error:
         if _thin(runs):
             raise Thin(str(error)) from None
@@ -320,7 +332,7 @@ def _stream(network: Network) -> str:
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [runs[0], *(numbered(run, runs[0]) for run in runs[1:])]
+    runs = [replace(runs[0], places={}), *(numbered(run, runs[0]) for run in runs[1:])]
     regions = Regions(runs)
     for _ in range(_SPLITS):
         reader = Reader(runs, splits, apply, functions.read, regions)
@@ -417,7 +429,7 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
-    why = f"the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
+    why = f"the calls at a larger {axis} are others; only loops over experts (M) and layers (L) fold"
     return refused(f"{call.module or 'model'}: {call.name}", why)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .graph import IndexClass, Sizes, TracedNode, Unreadable, refused
+from .graph import CONSTANT_KINDS, FUNCTION_KINDS, IndexClass, Sizes, TracedNode, Unreadable, refused
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -31,7 +31,7 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
 
     Args:
         numbers: the value at each build.
-        builds: sizes; each but the first differs from it in one axis, or in M with K.
+        builds: sizes; each but the first differs from it in one axis, or in M with K; several may in the same axis.
 
     Returns:
         The exponent of every axis that is not 0, or None if the numbers are no such product.
@@ -45,9 +45,9 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
         power = Fraction(p).limit_denominator(4)
         if abs(p - power) > 1e-6:
             return None
-        if power:
-            powers[axis] = power
-    return powers
+        if powers.setdefault(axis, power) != power:  # at one more size
+            return None
+    return {axis: power for axis, power in powers.items() if power}
 
 
 class Names:
@@ -88,7 +88,7 @@ class Names:
         self.tokens = {x.root() for x in marked or sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if node.name == "blend":  # tokens beside tokens are tokens
+            if node.kind == "blend":  # tokens beside tokens are tokens
                 last = len(node.indices) - 1
                 places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
                 if places & self.tokens:
@@ -166,7 +166,7 @@ class Names:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
-            stem += f"_{node.name}" if node.kind == "func" else ""
+            stem += f"_{node.name}" if node.kind in FUNCTION_KINDS else ""
             self.signals[node.number] = self.fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
@@ -200,10 +200,10 @@ class Names:
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         """A tensor with its letters; what is in no equation is refused."""
-        if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
+        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        if node.kind == "fixed":
+        if node.kind in CONSTANT_KINDS:
             return self.constant(node.number, letters)
         name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return named(name, letters)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .graph import Dims, IndexClass, TracedNode, Vector, View, times, walk
+from .graph import CONSTANT_KINDS, SUM_KINDS, Dims, IndexClass, TracedNode, Vector, View, asked_once, times, walk
 from .indices import constant, differs, fixed, part_of
 from .mixing import met, mixes, signed
 from .reading import Reader
@@ -21,7 +21,7 @@ SIGNED = "a part of a signal with another sign beside the rest, and the equation
 def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
     """An einsum on dimensions. factor: at every build, what multiplies it."""
     labels, classes, factors, order, dims = labelled(reader, operands, out)
-    signals = [(v.node, keys) for v, keys in operands if v.node.kind not in ("const", "fixed")]
+    signals = [(v.node, keys) for v, keys in operands if v.node.kind not in {"const", *CONSTANT_KINDS}]
     if met([x for x, _ in signals]):
         raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
     acting = {y.name for x, _ in signals if x.weight for y in walk(x) if y.kind == "param"}
@@ -123,9 +123,9 @@ def _product(
     for k, (node, mine) in enumerate(factors):
         before, after = factors[:k], factors[k + 1 :]
         scaled = alone and set(mine) == set(out)
-        if node.kind == "same" and node.name == "scale" and (scaled or (not alone and node.weight)):
+        if node.kind == "scale" and (scaled or (not alone and node.weight)):
             return _product(reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
-        if node.kind == "add" and node.weight and not alone:
+        if node.kind in SUM_KINDS and node.weight and not alone:
             terms = []
             for term, labels in node.sources:
                 now = [*before, (term, tuple(mine[x] for x in labels)), *after]
@@ -170,7 +170,7 @@ def _width(reader: Reader, index: IndexClass) -> bool:
 
 def _own_factor(node: TracedNode) -> Vector:
     """The factor of a product of signals that sums along no axis that grows, or of every term of a sum of such."""
-    if node.weight or node.exact is not None or node.kind not in ("add", "pick", "contract"):
+    if node.weight or node.exact is not None or node.kind not in {*SUM_KINDS, "pick", "contract"}:
         return ()
     if node.kind != "contract":
         first, *more = map(_own_factor, node.children)
@@ -179,12 +179,11 @@ def _own_factor(node: TracedNode) -> Vector:
     return () if takes or any(c.weight for c in node.children) else node.factor
 
 
+@asked_once
 def _without_factor(node: TracedNode) -> TracedNode:
     """What it is of."""
-    if "bare" not in node.cache:
-        of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
-        node.cache["bare"] = node.but(factor=(), sources=of, call=None, part=None)
-    return node.cache["bare"]
+    of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
+    return node.but(factor=(), sources=of, call=None, part=None)
 
 
 def _distributed(

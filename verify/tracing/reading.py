@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 
-from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
+from .graph import SUM_KINDS, Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
 from .recording import Number, Recording, Ref, TorchCall, refs
 from .regions import Regions, ToldFunction
 
@@ -35,6 +35,7 @@ class Reader:
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries.
         frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
+        cut: parts and entries of nodes, by the number of the node, the slot and the places.
         chosen: K of the last top-K that was recorded with all experts, at every build.
     """
 
@@ -54,6 +55,7 @@ class Reader:
         self.left_out: set[tuple[str, float]] = set()
         self.fixed: dict[Any, TracedNode] = {}
         self.frozen: dict[bytes, View] = {}
+        self.cut: dict[tuple[Any, ...], TracedNode] = {}
         self.held: set[int] = set()
         self.chosen: Sizes = ()
         self.call: TorchCall | None = None
@@ -234,7 +236,7 @@ class Reader:
 
 def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
     """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
-    if isinstance(made, View) and made.node.kind == "add":
+    if isinstance(made, View) and made.node.kind in SUM_KINDS:
         terms = (
             reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
         )
@@ -269,4 +271,4 @@ def stopped(reader: Reader, x: View) -> View:
         return x
     if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
         raise reader.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
-    return View(x.node.behind("func", reader.where, name="stopped", exact=lambda v: v), x.dims)
+    return View(x.node.behind("stopped", reader.where, name="stopped", exact=lambda v: v), x.dims)

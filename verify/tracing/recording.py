@@ -59,6 +59,13 @@ class TorchCall:
     stale: frozenset[int] = frozenset()
     held: bool = False
 
+    def again(self, value: Callable[[int], Tensor]) -> list[Tensor]:
+        """Return the results of the call with other tensors, by number; it may write into copies of them."""
+        arguments, keywords = mapped((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
+        with torch.no_grad():
+            out = self.function(*arguments, **keywords)
+        return [*leaves(arguments[0] if self.name == "__setitem__" else out, Tensor)]
+
 
 @dataclass
 class Recording:

@@ -20,7 +20,7 @@ from .building import exactly
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
 from .graph import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, leaves, mapped, refs
+from .recording import STOPS, Recording, Ref, TorchCall, mapped, refs
 
 ROOT = -1
 BREAKS = STOPS | {"topk"}
@@ -30,6 +30,8 @@ BENT = {"prelu", "pow"}
 CLOSE = 1e-9
 BENDS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
 """Values beside the usual ones at which a function of every entry is asked for."""
+LENGTHS = tuple(100.0 * (-2) ** k for k in range(21))
+"""Sizes of values between which a bound on a length is seen: lengths grow with the root of the number of entries."""
 LEAST = 0.1
 """The least mean of the diagonal of a map, by its size, so that what it makes of a signal meets that signal."""
 NEAR = 5e-3
@@ -49,8 +51,8 @@ def _normed(v: Tensor, d: Any) -> Tensor:
     return v / v.sum(d, keepdim=True)
 
 
-SCALES = {"rmsnorm": (1, 30, 1e3), "layernorm": (1, 30, 1e3), "centred": (0.5, 1, 30), "softmax": (0.5, 1, 2),
-          "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
+SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centred": (0.5, 1, 30),
+          "softmax": (0.5, 1, 2), "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
 """Functions along dimensions, and the sizes of the values at which each is asked for."""
 ALONG: dict[str, Along] = {
     "rmsnorm": _rms,
@@ -143,16 +145,9 @@ class Map:
     def __call__(self, v: Tensor) -> Tensor:
         """The result for another argument, whose shape is that of the recorded one."""
         made = {self.x: v}
-
-        def get(ref: Ref) -> Tensor:
-            return (made[ref.number] if ref.number in made else self.run.tensors[ref.number]).clone()
-
-        with torch.no_grad():
-            for call in self.calls:
-                arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
-                out = call.function(*arguments, **keywords)
-                results = [arguments[0]] if call.name == "__setitem__" else leaves(out, Tensor)
-                made |= {r.number: z for r, z in zip(refs(call.result), results, strict=False)}
+        for call in self.calls:
+            results = call.again(lambda n: made[n] if n in made else self.run.tensors[n])
+            made.update((r.number, z) for r, z in zip(refs(call.result), results, strict=False))
         return made[self.y]
 
     def entrywise(self, v: Tensor) -> Tensor:
@@ -331,7 +326,7 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
     """The dimensions along which an entry of the argument reaches others; None: it is not told by them."""
     other, coin = drawn(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5
-    if bool((g(torch.where(mask, v, other)) == y)[mask].all()):
+    if _alike_at(mask, g(torch.where(mask, v, other)), y):
         return ()
     found = []
     for d in range(v.dim()):
@@ -359,12 +354,14 @@ def _told(maps: tuple[Map, ...]) -> ToldFunction | None:
 
 def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | None:
     """A function that acts entry by entry: the same one at every entry, at every build but for a number."""
-    g, order = maps[0], torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
-    if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)):  # a clip of a length
+    g = maps[0]
+    if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _bounds_length(g, v):
         return None
-    if not torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order]):
+    if not _same_everywhere(g, v, y):
         ones = g(torch.ones_like(v))
         return _turned(maps, tuple(d for d in range(v.dim()) if bool((ones.diff(dim=d) != 0).any())))
+    if not all(_same_everywhere(h, v := drawn(h.value, 3), h(v)) for h in maps[1:]):
+        return None
     known: dict[bytes, Tensor] = {}
 
     def f(u: Tensor) -> Tensor:
@@ -406,6 +403,24 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | No
         if torch.allclose(f(at), there):
             return ToldFunction(maps, name, rank=3)
     return ToldFunction(maps, rank=4, why="no function of the equations has its values; give them with --network")
+
+
+def _alike_at(mask: Tensor, one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same entries where the mask is true, also where these are no numbers."""
+    return bool(((one == other) | (one.isnan() & other.isnan()))[mask].all())
+
+
+def _bounds_length(g: Map, v: Tensor) -> bool:
+    """Return whether what a function makes of large entries is another value where they are alone: a bound on a norm
+    or on a sum, which no entry of the usual size reaches, and which wider tensors do."""
+    alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
+    return len(g.calls) > 1 and not all(_alike_at(alone, g(s * v.abs() * alone), g(s * v.abs())) for s in LENGTHS)
+
+
+def _same_everywhere(g: Map, v: Tensor, y: Tensor) -> bool:
+    """Return whether a function that acts entry by entry is the same one at every entry: y is its value at v."""
+    order = torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
+    return torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order])
 
 
 def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .calls import rule
-from .elementwise import function_of, same, spread
+from .elementwise import check_shares, function_of, same, spread
 from .graph import IndexClass, TracedNode, View
 from .indices import entries_of
 from .products import contract
@@ -123,6 +123,7 @@ def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
         raise reader.fail("a choice by what is computed")
     if "const" not in (x.node.kind, y.node.kind):
         raise reader.fail("a choice between two signals")
+    check_shares(reader, mask.node.value)
     m = mask.node.value[0].bool()
     m, kept, value = (m, x, y.node.value[0]) if y.node.kind == "const" else (~m, y, x.node.value[0])
     if float(value.max()) >= -1e3 and not m.all() and float(value.abs().max()) > 0:

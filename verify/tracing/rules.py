@@ -11,7 +11,8 @@ from torch import Tensor
 from .calls import rule
 from .elementwise import added, function_of, multiplied, scaled
 from .graph import View
-from .indices import constant, narrowed, regrouped
+from .indices import constant
+from .layout import reshaped
 from .products import contract
 from .reading import Reader
 
@@ -111,7 +112,7 @@ def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
     for b, g in enumerate(groups):
         shape = [s[b] for s in sizes]
         shapes.append([*shape[:d], g, shape[d] // g, *shape[d + 1 :]])
-    return regrouped(reader, x, shapes)
+    return reshaped(reader, x, shapes)
 
 
 # sums -----------------------------------------------------------------------------------------------------------
@@ -160,16 +161,6 @@ def kinked(reader: Reader, x: View, weight: View) -> View:
     below = function_of(reader, "relu", negative(reader, x), torch.relu)
     slope = View(weight.node, [*weight.dims, *[()] * (len(x.dims) - 2)]) if any(weight.dims) else weight
     return added(reader, [function_of(reader, "relu", x, torch.relu), multiply(reader, slope, negative(reader, below))])
-
-
-@rule("glu")
-def gated(reader: Reader, x: View, dim: int = -1) -> View:
-    """The first half times a sigmoid of the second."""
-    d = dim % len(x.dims)
-    whole = x.sizes(d, reader.builds)
-    half, none = tuple(n // 2 for n in whole), reader.same_everywhere(0)
-    a, b = narrowed(reader, x, d, none, half), narrowed(reader, x, d, half, whole)
-    return multiplied(reader, a, function_of(reader, "sigmoid", b, torch.sigmoid))
 
 
 @rule("mul")

@@ -66,9 +66,11 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     module = import_python(where)
     build = getattr(module, name, None)
     if not callable(build):
-        lacks = "has no function" if build is None else f"{name} is {quote_value(build)}, no function; it has"
-        functions = [x for x, y in vars(module).items() if isfunction(y)]
-        raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
+        lacks = f"{where} has no function {name}"
+        if build is not None:
+            lacks = f"{name} of {where} is {quote_value(build)}, no function"
+        functions = ", ".join(x for x, y in vars(module).items() if isfunction(y)) or "none"
+        raise UsageError(f"{lacks}; it has functions: {functions}; write FILE.py:NAME of yours")
     beside = getattr(module, BESIDE, {})
     if not isinstance(beside, dict):
         raise UsageError(

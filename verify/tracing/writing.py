@@ -15,7 +15,7 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 
 from .entries import NAMES
-from .graph import Scaled, TracedNode, View, refused, walk
+from .graph import CONSTANT_KINDS, FUNCTION_KINDS, Scaled, TracedNode, View, refused, walk
 from .naming import Names, Powers, named, powers_of
 
 GATES = {
@@ -50,7 +50,8 @@ class Writer:
         self.held: dict[int, Powers] = {}
         self.acts = _fan_ins(self.names, nodes)
         for node in nodes:
-            if node.kind in ("data", "param", "cat", "fixed") or (node.weight and node.kind != "func"):
+            kinds = {"data", "param", "cat", *CONSTANT_KINDS}
+            if node.kind in kinds or (node.weight and node.kind not in FUNCTION_KINDS):
                 continue
             if node.kind not in STATEMENTS:
                 raise node.fail(f"{node.kind}: no equation says this")
@@ -196,7 +197,8 @@ def _pick(writer: Writer, node: TracedNode) -> Sides:
 
 
 STATEMENTS: dict[str, Callable[[Writer, TracedNode], Sides]] = {
-    "contract": _product, "add": _sum, "shift": _shift, "func": _function, "pick": _pick,
+    "contract": _product, "add": _sum, "blend": _sum, "shift": _shift, "func": _function, "stopped": _function,
+    "pick": _pick,
 }  # fmt: skip
 """By kind of node, what its equation says."""
 
