@@ -11,6 +11,8 @@ pytest.importorskip("statsmodels")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.horizon import rate_rules
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.verify.commands.fit_rate import list_theories
 from scaling_algebra.verify.judging.rates import fit_rates
 
 from .test_fit_laws import exit_code, written
@@ -111,6 +113,7 @@ def test_a_line_with_other_fields_is_refused(tmp_path, capsys, line, count):
 def test_theory_is_what_the_horizon_rules_say():
     rules = {name: {r.name: str(r.rate) for r in rate_rules(name)} for name in ("sgd", "adam", "adamw")}
     assert rules["sgd"] == {"sde": "B", "sde-time": "B/T", "timescale, wd fixed": "B/T"}
+    assert any("N is taken for the width" in x for x in list_theories(("N",), "adam", ARCHITECTURES["mlp"])[1])
     assert "timescale, wd fixed" not in rules["adam"] and rules["adamw"]["bias"] == "B^(1/2)/T"
 
 

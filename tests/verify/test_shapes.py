@@ -278,7 +278,7 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
     for layer in (model[0], model[2]):
         norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
         assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
-    assert any("original0: init_ sets these to the norms" in x for x in p.warnings)
+    assert any("original0: init_ sets these weight-norm magnitudes to the norms" in x for x in p.warnings)
     assert any("2.parametrizations.weight.original0: no call says what it multiplies" in x for x in p.warnings)
     model, inputs, _ = built(build, {"N": 16})
     assert [x for x in Watch(model, inputs, read(build)).names if "output" in x] == [
@@ -310,6 +310,7 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
         check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
+    assert "not the module's own" in good.environment["read"][-1]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
     assert any("standard parameterization refuted" in str(g) for g in good.gates)
     bad = check_model(small, "N=16", "N=144", seeds=4, rules={"mid.weight": {"lr": Power()}})

@@ -101,6 +101,7 @@ MANY = (
 CERTIFIED, DEMANDED, BY_SHAPE = "certified", "demand", "by shape"
 """Where the prediction of a row comes from: an exponent of the engine, the upper bound that a demand sets, or the
 law of shapes (equations unknown)."""
+PLANNED = "trained with derived numbers, not the module's own: let build return (model, optimizer) to check those"
 DIRECT = (".init", ".update")
 """Suffixes of quantities that depend on one tensor's own init std or learning rate only (the signal made by its
 initial values, or by its update), if their exponent is the same at every step."""
@@ -220,7 +221,8 @@ def check_model(
     unsettled = drop_rerouted_replicas(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _is_moving(m, x)]
     idle = [IDLE.format(listed(still_there), steps)] if still_there else []
-    lines = reading.described({} if fold else dict.fromkeys(reading.factors, ""))  # else a multiplier is refused
+    lines = [*reading.described({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
+    lines += [PLANNED] if own is None else []
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",

@@ -72,6 +72,8 @@ def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tup
             found += [Theory(size, float(rule.rate[axis]), rule.name, rule.because) for rule in rules]
             continue
         plan = "lr is the base rate of a plan, which multiplies it by the power of every tensor"
+        if size == "N":
+            notes.append("N is taken for the width; if it counts parameters, call it params with --columns params=N")
         found.append(Theory(size, 0.0, "plan", plan))
         if size in grow:
             try:
