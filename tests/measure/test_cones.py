@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from scaling_algebra.all_rays.claims import list_claims
 from scaling_algebra.page.maps import draw_map, load_maps
 
-from ..engine.test_theorems import answer, claims, face, few_active, known, mssp_on_walls
+from ..engine.test_theorems import answer, face, few_active, known, mssp_on_walls
 
 DEPENDS = ("proves", "scaling_algebra/all_rays", "tests/engine/test_theorems.py")
 
@@ -20,7 +21,7 @@ def test_mup_is_unique_on_whole_cells_and_only_there(name):
 
 def test_residual_mup_exists_on_the_cells_of_the_block():
     """The walls of the block, found without its map."""
-    found = claims(face(network="residual"), ["cover"])
+    found = list_claims(face(network="residual"), ["cover"])
     where = {str(claim.where) for name, claim in found.items() if name.endswith(" exists")}
     assert where == {str(claim.where) for name, claim in known().items() if name.endswith(" exists")}
     for name in (*(f"{x} exists" for x in "BCDE"), "cover"):
@@ -36,7 +37,7 @@ def test_where_few_experts_are_active_under_adam():
 
 
 def test_no_mssp_of_a_fixed_number_of_experts_with_any_structure():
-    found = claims(face("mssp"), ["a exists, M fixed"])
+    found = list_claims(face("mssp"), ["a exists, M fixed"])
     nones = [claim for name, claim in found.items() if name.startswith("none")]
     assert len(nones) == 16 and {claim.decision.verdict for claim in nones} == {"proved"}
 
