@@ -193,11 +193,12 @@ class Analysis:
         return self.runs.bounds(self._divisors(run))
 
     def _divisors(self, run: BoundRun) -> dict[str, Divisor]:
-        """What norms divide by after an update, where bounds without it have shown that."""
+        """What norms divide by after an update, where bounds without it have shown that. Of a norm that centres, its
+        argument may be larger than what it divides by: an update that is the same along the index is taken away."""
         look, divisors = self.but(bare=True), dict[str, Divisor]()
         look.bounds = run
         with self.meter.pause_counting():
-            for s in (s for s in self.network.functions if s.out in run.shaken):
+            for s in (s for s in self.network.functions if s.out in run.shaken and not s.kind.centres):
                 found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
                 if found.size is not None and gradient is not None:
                     divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
@@ -355,7 +356,8 @@ class Parts:
         if step < 2 and (signal or (quantity.tensor and name.startswith("d"))):
             reached = counting(look.network, signal, part.point.zero & part.point.frozen) if signal else frozenset()
             norms = {x: y for x, y in norms.items() if x in reached}
-        if not step:
+        centring = {s.out for s in look.network.norms if s.kind.centres}
+        if not step or not centring.isdisjoint(norms):
             return not norms
         sizes = ((y, part(y, k)) for y in norms.values() for k in range(1, step + 1))
         return all(x.decided and part.meets(y, x.size) for y, x in sizes)

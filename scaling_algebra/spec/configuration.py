@@ -51,6 +51,10 @@ class ConfigurationOptions(TypedDict, total=False):
     effort: bool
 
 
+Where = ConfigurationOptions
+"""The former name of ``ConfigurationOptions``."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A complete question: a network, how it grows, its optimizer and its parameterization.

@@ -197,7 +197,7 @@ def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
         UsageError: it is not a database of this version, or there is no room.
     """
     if path.exists() and not path.is_file():  # a pipe or a device, which never ends
-        raise UsageError(f"cannot use {path}: it is no regular file; {INSTEAD}")
+        raise UsageError(f"cannot use {path}: it is a pipe or a device, not a regular file; {INSTEAD}")
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database, database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
