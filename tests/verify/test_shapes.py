@@ -499,8 +499,9 @@ def test_frozen_tensors_are_held_against_what_grows():
 
     where = {"lr": 1e-3, "eps": 1e-8, "std": 0.02}
     assert plan(build, "N=128,rank=2", "N=128,rank=8", **where).recipe.open == ()
-    none, told = plan(build, "N=128,rank=2", "N=512,rank=2", **where).recipe.open
+    none, told = plan(build, "N=128,rank=2", "N=512,rank=2", epsilon="derived", **where).recipe.open
     assert none.quantity == "the ray" and "found no muP" in none.why  # on which there are no numbers
+    (told,) = plan(build, "N=128,rank=2", "N=512,rank=2", **where).recipe.open  # there are with a negligible epsilon
     assert "from N=128,rank=2 on the module's own is 2 times" in told.why.replace("1.99", "2").replace("2.01", "2")
 
 
