@@ -26,7 +26,7 @@ from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 from scaling_algebra.waiting import iterate_with_progress
 
-from .bounds import BoundRun
+from .bounds import BoundRun, find_shaken, find_unsettled
 from .brackets import Bracket
 from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
 from .parts import ORDERS, SLOW, counting, parts, signal_of
@@ -190,34 +190,17 @@ class Analysis:
         run = self.runs.bounds()
         if self.bare or run.why or not run.outgrown or sparse(self.network, self.ray) or self.routed:
             return run
-        return self.runs.bounds(self._divisors(run))
-
-    def _divisors(self, run: BoundRun) -> dict[str, Divisor]:
-        """What norms divide by after an update, where bounds without it have shown that. Of a norm that centres, its
-        argument may be larger than what it divides by: an update that is the same along the index is taken away."""
-        look, divisors = self.but(bare=True), dict[str, Divisor]()
-        look.bounds = run
-        with self.meter.pause_counting():
-            for s in (s for s in self.network.functions if s.out in run.shaken and not s.kind.centres):
-                found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
-                if found.size is not None and gradient is not None:
-                    divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
-                    self.notes |= found.assumes
-        return divisors
+        return self.runs.bounds(_find_divisors(self, run))
 
     @cached_property
     def begun(self) -> BoundRun:
         """Upper bounds on every size before training."""
         return self.runs.bounds(still=True) if self.whole is None else self.whole.begun
 
-    def bounds_at(self, t: int) -> BoundRun:
-        """Upper bounds on every size after t updates."""
-        return self.bounds if t else self.begun
-
     def upper(self, name: str, t: int = 1) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates, or before the first; None if there
         is none."""
-        return self._uppers((name, min(t, 1)), partial(self._upper, name, self.bounds_at(t)))
+        return self._uppers((name, min(t, 1)), partial(self._upper, name, _bounds_at(self, t)))
 
     def _upper(self, name: str, bounds: BoundRun) -> Fraction | None:
         decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound
@@ -349,7 +332,7 @@ class Parts:
         by. After the first update values depend on what norms divide by in their own forward pass, updates on nothing
         but the start, gradients and later updates on all.
         """
-        look, norms, quantity = self.whole, self.whole.bounds.unsettled, self.whole.table[name]
+        look, norms, quantity = self.whole, find_unsettled(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
             return True
         signal = "" if quantity.tensor else signal_of(look.network, quantity)
@@ -405,6 +388,29 @@ class Parts:
 # strategies -----------------------------------------------------------------------------------------------------
 
 
+def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
+    """Returns what norms divide by after an update, where bounds without it have shown that.
+
+    A norm that centres is left out: its argument may be larger than what it divides by, since an update that is the
+    same along the index is taken away.
+    """
+    look, divisors = whole.but(bare=True), dict[str, Divisor]()
+    look.bounds = run
+    shaken = find_shaken(run)
+    with whole.meter.pause_counting():
+        for s in (s for s in whole.network.functions if s.out in shaken and not s.kind.centres):
+            found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
+            if found.size is not None and gradient is not None:
+                divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
+                whole.notes |= found.assumes
+    return divisors
+
+
+def _bounds_at(look: Analysis, t: int) -> BoundRun:
+    """Returns upper bounds on every size after t updates."""
+    return look.bounds if t else look.begun
+
+
 def two_sided(look: Analysis, name: str, t: int, rung: Budget) -> Bracket:
     """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
     later step."""
@@ -447,7 +453,7 @@ def restricted(q: Query, known: Bracket) -> Bracket:
             continue
         found = part(name, step, WITNESS)
         if found.low is not None and part.meets(name, found.lead, t):
-            assumes, upper = found.assumes | look.bounds_at(t).assumes | {"generic-constants"}, look.upper(name, t)
+            assumes, upper = found.assumes | _bounds_at(look, t).assumes | {"generic-constants"}, look.upper(name, t)
             look.notes |= assumes
             return replace(found, low=upper, high=upper, lead=upper, assumes=assumes)
         if not step:

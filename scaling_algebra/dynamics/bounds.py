@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from math import ceil
 from typing import TypeGuard
@@ -133,6 +133,8 @@ class BoundRun(Trajectory):
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.outgrown = dict[str, str]()
+        scale = self.algebra.ray.largest  # on a multiple of a ray it is that multiple
+        self._endless = self.algebra.pack(4 * scale * ceil(_far(self) / scale), {}, {})  # stands for no bound
         self.assumes: set[str] = set()
 
     def settled(self) -> bool:
@@ -243,32 +245,10 @@ class BoundRun(Trajectory):
             size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.value)
         return self._sized(s.out, size)
 
-    @property
-    def shaken(self) -> frozenset[str]:
-        """Norms that may be outgrown, and those behind: of these an update may take away what they divide by."""
-        norms = (s for s in self.network.functions if s.kind.kind == "norm")
-        return frozenset(s.out for s in norms if not ancestors(self.network, s.out).isdisjoint(self.outgrown))
-
-    @property
-    def unsettled(self) -> dict[str, str]:
-        """Norms that divide by something else after an update than at the start, or perhaps, with their arguments."""
-        norms = {s.out: s.inputs[0].name for s in self.network.functions if s.out in self.shaken}
-        return {x: y for x, y in norms.items() if x in self.outgrown or x not in self.context.divisors}
-
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
-        if function.out not in self.shaken:
+        if function.out not in find_shaken(self):
             return super().divide_by_norm(function, signal, t)
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {function.inputs[0].name}", self._turned(function)))
-
-    def _turned(self, s: Function) -> int:
-        """Packed bound on one over what a norm divides by after an update, where that is not what it starts with."""
-        known = self.context.divisors.get(s.out)
-        return self._endless if known is None else -known.size
-
-    @cached_property
-    def _endless(self) -> int:
-        """Stands for no bound."""
-        return self.algebra.pack(4 * Fraction(ceil(_far(self))), {}, {})
+        return self.algebra.scaled(signal, Scalar(f"1/rms of {function.inputs[0].name}", _turned(self, function)))
 
     def _share(self, s: Function) -> int:
         """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
@@ -290,7 +270,7 @@ class BoundRun(Trajectory):
                 raise Exhausted
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
                 self.outgrown[s.out] = s.source.name
-            return -size if s.out not in self.shaken else self._turned(s)
+            return -size if s.out not in find_shaken(self) else _turned(self, s)
         if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
@@ -380,6 +360,27 @@ class BoundRun(Trajectory):
 def _bounded(s: Statement) -> TypeGuard[Function]:
     """Is a statement a function whose slope is bounded? Others are bounded as their rule says."""
     return isinstance(s, Function) and s.kind.kind in ("entrywise", "softmax", "norm")
+
+
+def find_shaken(run: BoundRun) -> frozenset[str]:
+    """Returns the norms that may be outgrown, and those behind: an update may take away what they divide by."""
+    norms = (s for s in run.network.functions if s.kind.kind == "norm")
+    return frozenset(s.out for s in norms if not ancestors(run.network, s.out).isdisjoint(run.outgrown))
+
+
+def find_unsettled(run: BoundRun) -> dict[str, str]:
+    """Returns the norms that divide by something else after an update than at the start, or may do so, each with its
+    argument."""
+    shaken = find_shaken(run)
+    norms = {s.out: s.inputs[0].name for s in run.network.functions if s.out in shaken}
+    return {x: y for x, y in norms.items() if x in run.outgrown or x not in run.context.divisors}
+
+
+def _turned(run: BoundRun, s: Function) -> int:
+    """Returns a packed bound on one over what a norm divides by after an update, where that is not what it starts
+    with."""
+    known = run.context.divisors.get(s.out)
+    return run._endless if known is None else -known.size
 
 
 def _far(run: BoundRun) -> Fraction:

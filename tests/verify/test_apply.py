@@ -358,7 +358,7 @@ def test_a_folded_multiplier_trains_as_one_in_the_code():
     assert not torch.equal(inside, run(q, torn, eps=1e-3))
 
 
-class Tied(nn.Module):
+class TiedEmbedding(nn.Module):
     """A head tied to the embedding behind a norm with a gain, whose output is divided by a power of the width."""
 
     def __init__(self, n, power):
@@ -373,7 +373,7 @@ class Tied(nn.Module):
 def test_a_multiplier_that_undoes_the_start_of_a_gain_is_not_printed(power, left):
     """The module divides the gain by the width itself, as MiniCPM does: the gain would start at 4, and what it makes be
     multiplied by 1/4. Negative control: where it does not, 1/4 is left."""
-    made = plan(lambda z: (Tied(z["N"], power), torch.arange(6)), "N=32", "N=128", **GIVEN)
+    made = plan(lambda z: (TiedEmbedding(z["N"], power), torch.arange(6)), "N=32", "N=128", **GIVEN)
     gain = made["norm.weight"]
     assert made.multipliers == {"scale": left} and gain.fill == 1 and gain.settings["lr"].target == GIVEN["lr"]
     assert ("multiply scale by 0.25" in str(made)) == (left != 1)

@@ -571,7 +571,7 @@ class Grown(nn.Module):
         (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),
         (around(lambda model, x: model(x).detach()), "the output has no gradient"),
         (lambda s: plain(s).requires_grad_(False), "no parameter of the model trains"),
-        (trained(torch.optim.AdamW), "parameters that are not of the model"),
+        (trained(torch.optim.AdamW), "has parameters of another model"),
         (trained(Raises, None), "training the model raises ValueError: no step"),
         (later, "build returns <coroutine"),
         (mute, r"build\(.*\) raises Mute$"),
@@ -704,7 +704,7 @@ def test_rates_behind_zeros_are_judged():
     short = check_model(lambda s: Asleep(s["N"], asleep=True), "N=16", "N=64", seeds=4, steps=2, rules=planted)
     assert not short.tally.refuted
     assert (
-        short.environment["read"][0].startswith("a.weight") and "no update in 2 steps" in short.environment["read"][0]
+        short.environment["read"][0].startswith("a.weight") and "not updated in 2 steps" in short.environment["read"][0]
     )
 
 

@@ -16,7 +16,7 @@ from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit_exponent, judge_exponent, zero_rounding
 from scaling_algebra.verify.judging.gates import check_planted_exponents
 from scaling_algebra.verify.judging.mixtures import SEEN, TRACE, bound_share, list_powers_below
-from scaling_algebra.verify.judging.regions import Acceptance, Outcome, name_outcome
+from scaling_algebra.verify.judging.regions import Acceptance, ClaimOutcome, name_outcome
 from scaling_algebra.verify.judging.resampling import estimate_by_bootstrap, weighted_median
 from scaling_algebra.verify.judging.verdicts import bound_share_of
 
@@ -192,9 +192,9 @@ def test_the_verdict_is_that_of_an_interval_against_a_region(region, interval, v
 
 
 def test_a_name_is_that_of_the_first_region_that_holds_the_interval():
-    named = ((Outcome.IMPROVES, Acceptance(-np.inf, 0)), (Outcome.STALLS, Acceptance(-0.1, 0.1)))
+    named = ((ClaimOutcome.IMPROVES, Acceptance(-np.inf, 0)), (ClaimOutcome.STALLS, Acceptance(-0.1, 0.1)))
     said = [name_outcome(named, *ends) for ends in ((-0.05, -0.01), (-0.05, 0.05), (-0.2, 0.05), (0, 0))]
-    assert said == [Outcome.IMPROVES, Outcome.STALLS, Outcome.INCONCLUSIVE, Outcome.STALLS]
+    assert said == [ClaimOutcome.IMPROVES, ClaimOutcome.STALLS, ClaimOutcome.INCONCLUSIVE, ClaimOutcome.STALLS]
 
 
 def test_one_bootstrap_pairs_seeds_and_has_a_median():

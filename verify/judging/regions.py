@@ -54,7 +54,7 @@ class Acceptance:
         return Verdict.REFUTED if beyond > max(self.far, high - low if self.far else 0) / 2 else Verdict.INCONCLUSIVE
 
 
-class Outcome(StrEnum):
+class ClaimOutcome(StrEnum):
     """Names for a change over widths, or between parameterizations."""
 
     TRANSFERS = "TRANSFERS"
@@ -68,11 +68,11 @@ class Outcome(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-Named = Sequence[tuple[Outcome, Acceptance]]
+Named = Sequence[tuple[ClaimOutcome, Acceptance]]
 """(name, region) pairs in the order in which they are tried."""
 
 
-def name_outcome(named: Named, low: float, high: float) -> Outcome:
+def name_outcome(named: Named, low: float, high: float) -> ClaimOutcome:
     """Returns the first name whose region agrees with the interval, or INCONCLUSIVE."""
     agreeing = (name for name, region in named if region.verdict(low, high) is Verdict.AGREES)
-    return next(agreeing, Outcome.INCONCLUSIVE)
+    return next(agreeing, ClaimOutcome.INCONCLUSIVE)

@@ -18,7 +18,7 @@ import numpy as np
 from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
 from scaling_algebra.verify.judging.optima import find_best_rates, find_vertex
-from scaling_algebra.verify.judging.regions import Acceptance, Named, Outcome, name_outcome
+from scaling_algebra.verify.judging.regions import Acceptance, ClaimOutcome, Named, name_outcome
 from scaling_algebra.verify.judging.resampling import (
     LEVEL,
     RESAMPLES,
@@ -44,7 +44,7 @@ class Change:
 
     estimate: Estimate
     used: tuple[int, ...]
-    verdict: Outcome
+    verdict: ClaimOutcome
     why: str
 
 
@@ -62,12 +62,12 @@ class Question:
 
     def judge(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
         """Judges an estimate. A text ``unknown`` that is not empty makes the verdict inconclusive and is its reason."""
-        verdict = Outcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
-        where = "in none of the regions" if verdict is Outcome.INCONCLUSIVE else f"in the region of {verdict}"
+        verdict = ClaimOutcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
+        where = "in none of the regions" if verdict is ClaimOutcome.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
-def _judge_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
+def _judge_losses(below: ClaimOutcome, about: ClaimOutcome, above: ClaimOutcome) -> Question:
     """Makes the question about a change of losses. An interval on one side of 0 shows a change, however small."""
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
@@ -76,17 +76,17 @@ def _judge_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
 
 DRIFT = Question(
     (
-        (Outcome.TRANSFERS, Acceptance(-0.25, 0.25)),
-        (Outcome.DRIFTS, Acceptance(-math.inf, -0.25)),
-        (Outcome.DRIFTS, Acceptance(0.25, math.inf)),
+        (ClaimOutcome.TRANSFERS, Acceptance(-0.25, 0.25)),
+        (ClaimOutcome.DRIFTS, Acceptance(-math.inf, -0.25)),
+        (ClaimOutcome.DRIFTS, Acceptance(0.25, math.inf)),
     ),
     "a drift by 0.25 is small",
 )
 """Change of log2 of the best rate per doubling of the width. Exponents are multiples of 1/2, so a tolerance of 1/4
 is half the distance to the nearest wrong one."""
-SCALE = _judge_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
+SCALE = _judge_losses(ClaimOutcome.IMPROVES, ClaimOutcome.STALLS, ClaimOutcome.WORSENS)
 """Change of log2 of the best loss per doubling of the width."""
-RANK = _judge_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
+RANK = _judge_losses(ClaimOutcome.BETTER, ClaimOutcome.EQUAL, ClaimOutcome.WORSE)
 """log2 of the ratio of the best losses of two parameterizations at one width."""
 
 
@@ -235,17 +235,21 @@ def measure_regret(curve: LossCurve, log2: float) -> Estimate:
     return estimate_by_bootstrap([curve.losses], lambda means: means[0][at] - means[0].min(axis=0))
 
 
-def combine_outcomes(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
+def combine_outcomes(derived: Sequence[ClaimOutcome], controls: Sequence[ClaimOutcome]) -> ClaimOutcome:
     """Returns the verdict on the derived parameterizations, given those on the negative controls.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
     cannot detect a drift: INCONCLUSIVE, unless a derived one drifts anyway.
     """
     judged = derived or controls
-    if Outcome.DRIFTS in judged:
-        return Outcome.DRIFTS
-    blind = bool(derived) and any(v != Outcome.DRIFTS for v in controls)
-    return Outcome.INCONCLUSIVE if blind or Outcome.INCONCLUSIVE in judged or not judged else Outcome.TRANSFERS
+    if ClaimOutcome.DRIFTS in judged:
+        return ClaimOutcome.DRIFTS
+    blind = bool(derived) and any(v != ClaimOutcome.DRIFTS for v in controls)
+    return (
+        ClaimOutcome.INCONCLUSIVE
+        if blind or ClaimOutcome.INCONCLUSIVE in judged or not judged
+        else ClaimOutcome.TRANSFERS
+    )
 
 
 def describe_shortage(curves: Sequence[LossCurve], widths: int) -> str:

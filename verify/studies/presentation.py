@@ -12,7 +12,7 @@ from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import format_interval, format_signed
-from scaling_algebra.verify.judging.regions import Outcome
+from scaling_algebra.verify.judging.regions import ClaimOutcome
 
 from .curves import Change, LossCurve, measure_regret
 from .findings import Finding
@@ -92,7 +92,10 @@ def build_study_document(r: Study) -> Document:
         lines.append(f"diverged (log2 lr): {r.diverged}")
     if any(s.derived for s in r.series):
         blind = "so this run CANNOT SEE a drift"
-        outcomes = {Outcome.DRIFTS: "drifts, so a drift would be seen", Outcome.TRANSFERS: f"does not drift, {blind}"}
+        outcomes = {
+            ClaimOutcome.DRIFTS: "drifts, so a drift would be seen",
+            ClaimOutcome.TRANSFERS: f"does not drift, {blind}",
+        }
         controls = [s for s in r.series if not s.derived]
         unknown = f"has no known drift, {blind}"
         lines += [f"control: {s.name} {outcomes.get(s.drift.verdict, unknown)}" for s in controls]

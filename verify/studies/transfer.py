@@ -20,7 +20,7 @@ from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array, round_for_json
-from scaling_algebra.verify.judging.regions import Outcome
+from scaling_algebra.verify.judging.regions import ClaimOutcome
 from scaling_algebra.verify.judging.report import split_spent
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
@@ -30,7 +30,7 @@ from .data import Data
 from .models import Model, Numbers, tune_plan
 from .training import How, train_model
 
-EXIT = {Outcome.TRANSFERS: 0, Outcome.DRIFTS: 1, Outcome.INCONCLUSIVE: 3}
+EXIT = {ClaimOutcome.TRANSFERS: 0, ClaimOutcome.DRIFTS: 1, ClaimOutcome.INCONCLUSIVE: 3}
 GRID = (-10.0, -5.0, 1.0)
 """log2 of the learning rates: first, last, spacing."""
 BYTES = 16
@@ -230,7 +230,7 @@ class Study(Rendered):
         return ", ".join(f"{where} from {x:g} on" for where, x in lowest.items())
 
     @property
-    def verdict(self) -> Outcome:
+    def verdict(self) -> ClaimOutcome:
         return combine_outcomes(
             *([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False))
         )
