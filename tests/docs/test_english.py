@@ -42,8 +42,8 @@ def has_crowded_attributes(text):
 
 
 def has_private_word(text):
-    """Whether a sentence uses a word that only this code uses so, names of arguments and attributes apart."""
-    prose = re.sub(r"`+[^`]*`+|^ +\w+: ", "", text, flags=re.M)
+    """Whether a sentence uses a word that only this code uses so."""
+    prose = re.sub(r"`+[^`]*`+", "", text)
     return any(re.search(rf"\b{word}\b", prose, re.I) for word in PRIVATE)
 
 
