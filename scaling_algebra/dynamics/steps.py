@@ -357,13 +357,23 @@ def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
     """A factor of a normalised step, and what is nonlinear in its sign, a Gaussian of its own, where there are norms.
 
     Law: sign(u) is a multiple of u plus higher Hermite parts, uncorrelated with all that is linear in u. Where a
-    norm removes the direction of u these are what is left; else they are never larger than the linear part.
+    norm removes the direction of u these are what is left; else they are never larger than the linear part. Of one
+    number beside smaller parts the sign is that of the number: it has no part of its own, and of the smaller ones no
+    more than an upper bound is known.
     """
+    varying = {k: e for k, e in s.terms.items() if _varies(tr, s, k)}
+    if varying and varying.keys().isdisjoint(tr.algebra.leading(s)):
+        return mark_doubtful(tr.algebra, s, s.but(terms=varying))
     size = tr.algebra.rms(s)
     if not tr.network.norms or size is None or not s.letters or s.flat.issuperset(s.letters):
         return s
     part = tr.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)
     return tr.named(tr.algebra.add([s, part]), whole.name)
+
+
+def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
+    """Tests whether a kernel of a signal differs along its indices."""
+    return any(tr.algebra.kernel(k).along(at) for at in range(len(s.letters)))
 
 
 # singular directions --------------------------------------------------------------------------------------------
@@ -379,7 +389,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
 
     Raises:
         BeyondPowerCounting: the gradient has growing rank, directions that overlap, or of Newton-Schulz steps some that
-            are smaller.
+            are smaller; or tokens differ in a smaller part of it alone.
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
@@ -388,6 +398,11 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         grown = [c for s in gradients[k] for c in s.letters if c not in letters and tr.grows(c)]
         if grown:
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
+        if (summed := _summed_fixed(tr, role, k)) and any(_one_direction(tr, s) for s in gradients[k]):
+            raise BeyondPowerCounting(
+                f"the gradient of {symbol} sums over {summed}, along which its largest part has one direction: what is "
+                "smaller has others, which are brought to one, too"
+            )
     shares: list[Scalar | None] = [None] * len(gradients)
     if len(there) == 1:
         shares[there[0]] = Scalar("all of the gradient", 0)
@@ -413,6 +428,26 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         ratio = f"the singular value of {symbol}'s largest use over that of this one"
         shares[k] = Scalar(ratio, largest - whole, certain)
     return shares
+
+
+def _summed_fixed(tr: TrainingRun, role: str, k: int) -> str:
+    """Returns an index of fixed length, such as tokens, that the gradient of a use sums over; "" if there is none."""
+    use = tr.network.uses(role)[k]
+    letters = dict.fromkeys("".join([use.letters, *(x.letters for x in use.factors)]))
+    return next((c for c in letters if c not in tr.network.tensors[role].letters and not tr.grows(c)), "")
+
+
+def _one_direction(tr: TrainingRun, s: Signal) -> bool:
+    """Tests whether the largest part of a factor is one vector, whatever the token, and there are smaller ones.
+
+    Law: it differs between tokens by tensors that act on an index of fixed length alone, as on the data.
+    """
+    leading = tr.algebra.leading(s)
+    if not s.letters or len(leading) != 1 or (len(s.terms) == 1 and s.tail is None):
+        return False
+    tensors = {x.symbol: x.letters for x in tr.network.tensors.values()}
+    leaves = [name for name, _ in tr.algebra.kernel(leading[0]).leaves]
+    return all(name in tensors and all(map(tr.grows, tensors[name])) for name in leaves)
 
 
 def turned(tr: TrainingRun, factors: Factors) -> Factors:
