@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
+from scaling_algebra.errors import UsageError, check_names, guard_foreign_code, quote_value
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
@@ -32,7 +32,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizer_reading import OptimizerInput
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import use_one_thread
 from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit_exponent
@@ -142,8 +142,8 @@ def check_model(
         lr: learning rate of every parameter at the base; unused where ``build`` brings an optimizer.
         parameterization: as for ``recipe``.
         optimizer: as for ``plan``; by default the rules of the optimizers that ``build`` returns, or AdamW.
-        rules: powers to train with instead of the derived ones: parameter (as the plan names it) -> ``init_std`` or
-            ``lr`` -> power. Predictions do not change, so a rule that matters is refuted.
+        rules: powers to train with instead of the derived ones: parameter, or a part of it such as ``qkv[0]`` (as the
+            plan names them) -> ``init_std`` or ``lr`` -> power. Predictions do not change, so a rule that matters is refuted.
         fold: as for ``plan``: multipliers that the model lacks are folded into its parameters.
         strict: raise an error for a model whose equations cannot be read; otherwise it is checked by shape.
 
@@ -200,7 +200,8 @@ def check_model(
     stds = _choose_base_stds(model, first)
     given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
-    eps = _measure_gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
+    how: Kind = "plan" if own is None else "own"
+    eps = _measure_gradients(build, reading, first, zero, how, steps) if tiny else None
     routers = {role for e in experts(reading.network) for role in e.routers}
     still = [role for role, size in (eps or {}).items() if size == TINY and role in routers]
     if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
@@ -210,7 +211,6 @@ def check_model(
     numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = build_plan(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(find_misscaled_tensors(largest, model, sizes[0])))
-    how: Kind = "plan" if own is None else "own"
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
@@ -733,22 +733,48 @@ def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimize
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
-    parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
+    parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].rates) for e in p.entries if not e.frozen]
     if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
         raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
-    return build_optimizer(
+    epsilons = _get_epsilons(p)
+    optimizer = build_optimizer(
         [
             build_group(
                 rule,
                 e.tensor,
-                x["lr"],
-                x.get("eps", TINY),
+                max(rates.values()),
+                epsilons.get(e.name, TINY),
                 0.0,
                 **({"fold": Fold.last(e.tensor)} if rule.acts_on_matrices else {}),
             )
-            for e, rule, x in parts
+            for e, rule, rates in parts
         ]
     )
+    for e, _, rates in parts:
+        for part, rate in rates.items():
+            if rate != max(rates.values()):
+                rescale_steps(optimizer, e.tensor.detach().narrow(*e.spans[part]), rate / max(rates.values()))
+    return optimizer
+
+
+def rescale_steps(optimizer: torch.optim.Optimizer, part: Tensor, factor: float) -> None:
+    """Multiplies every later step of an optimizer on a part of a parameter by a factor, as a rate of its own would.
+
+    Args:
+        optimizer: the optimizer; it gets two hooks.
+        part: view of the parameter.
+        factor: the rate of the part over that of the parameter.
+    """
+    before = part.clone()
+
+    def keep(*_: Any) -> None:
+        before.copy_(part)
+
+    def rescale(*_: Any) -> None:
+        part.copy_(torch.lerp(before, part, factor))
+
+    optimizer.register_step_pre_hook(keep)
+    optimizer.register_step_post_hook(rescale)
 
 
 def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
@@ -776,17 +802,23 @@ def _get_epsilons(p: Plan) -> dict[str, float]:
 
 
 def _measure_gradients(
-    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+    build: Any, reading: Traced, numbers: Recipe, zero: Sequence[str], how: Kind, steps: int
 ) -> dict[str, float]:
-    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
-    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
-    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
-        for e in p.entries:
-            if e.tensor.grad is not None:
-                for role in roles_of([e.name], numbers)[e.name]:
-                    size = float(e.tensor.grad.square().mean().sqrt())
-                    sizes[role] = max(size, sizes.get(role, TINY))
-    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps and
+    a few seeds (with one seed, all units of a narrow relu may be off)."""
+    found: dict[str, float] = {}
+    asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
+    for seed in range(MIN_SEEDS):
+        model, inputs, own = built(build, dict(numbers.way.base), seed)
+        p = build_plan(model, reading, numbers.at(numbers.way.base), [model])
+        optimizer = _apply_plan(p, zero, seed) if how == "plan" else own
+        for _ in _train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
+            for e in p.entries:
+                if e.tensor.grad is not None:
+                    for role in roles_of([e.name], numbers)[e.name]:
+                        size = float(e.tensor.grad.square().mean().sqrt())
+                        found[role] = max(size, found.get(role, TINY))
+    return {role: found.get(role, TINY) for role in asked}
 
 
 def _train_steps(
@@ -997,9 +1029,20 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
 
 
 def _replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """Returns the recipe with the powers of ``rules`` (parameter -> ``init_std`` or ``lr`` -> power) in place of its
-    own."""
+    """Returns the recipe with other powers.
+
+    Args:
+        numbers: the recipe.
+        rules: tensor, part of one, or parameter of several parts -> ``init_std`` or ``lr`` -> power.
+
+    Raises:
+        UsageError: no such tensor or setting.
+    """
     tensors = dict(numbers.tensors)
-    for role, powers in rules.items():
-        tensors[role] = {**numbers[role], **{what: replace(numbers[role][what], rule=p) for what, p in powers.items()}}
+    for name, powers in rules.items():
+        parts = [role for role in tensors if parameter_of(role) == name] or [name]
+        for role in parts:
+            check_names("setting", powers, [what for what in ("init_std", "lr") if what in numbers[role]])
+            changed = {what: replace(numbers[role][what], rule=p) for what, p in powers.items()}
+            tensors[role] = {**tensors[role], **changed}
     return replace(numbers, tensors=tensors)

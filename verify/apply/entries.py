@@ -179,7 +179,8 @@ def collect_warnings(
 
     kept = dict.fromkeys(e.group for e in entries if e.kept)
     normed = [name for name, *_ in find_weight_norms(model)]
-    tuned = [s for e in acting for s in (e.settings, *e.parts.values()) if "decay" in s and s["lr"].base is not None]
+    settings = [s for e in acting for s in (e.parts.values() or [e.settings])]
+    tuned = [s for s in settings if "decay" in s and s["lr"].base is not None]
     negligible = any(d.optimizer.regime == "negligible" for d in numbers.derivations)
     undecayed = bool(tuned) and all(s["decay"].base is None for s in tuned)
     stacks: dict[str, dict[str, None]] = {}

@@ -94,6 +94,14 @@ class ParameterGroup:
         return {part: self._number("init_std", s["init_std"]) for part, s in first.parts.items()}
 
     @property
+    def rates(self) -> dict[str, float]:
+        """Learning rate by part, where parts have different ones; otherwise that of the parameter under the name ""."""
+        first = self.entries[0]
+        if "lr" in first.settings or not first.spans or len(self.rules) > 1:
+            return {"": self.numbers["lr"]}
+        return {part: self._number("lr", s["lr"]) for part, s in first.parts.items()}
+
+    @property
     def fill(self) -> float | None:
         """The common initial value of all entries; None if they differ."""
         return self.entries[0].fill
