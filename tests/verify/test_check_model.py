@@ -421,6 +421,32 @@ def test_a_rescaled_part_moves_as_a_parameter_with_that_rate(make):
     assert not torch.allclose(whole[1:], whole[:1])  # the rates differ
 
 
+class SquaredBias(nn.Module):
+    """A matrix after relu squared of a signal, which falls with the width, and a bias, which does not."""
+
+    def __init__(self, n, factor):
+        super().__init__()
+        self.first, self.narrow = nn.Linear(5, n, bias=False), nn.Linear(n, 64)
+        self.wide, self.head = nn.Linear(64, n, bias=False), nn.Linear(n, 3, bias=False)
+        self.factor = factor
+
+    def forward(self, x):
+        h = self.factor * self.first(x)
+        return self.head(h + self.wide(F.relu(self.narrow(F.relu(h))) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("factor", "what", "found"),
+    [(20, None, None), (1, None, None), (1, "lr", "wide.weight.update"), (1, "init_std", "wide.weight.init")],
+)
+def test_a_bias_that_a_larger_signal_hides_refutes_nothing_but_a_planted_power(factor, what, found):
+    """With the factor of 20 the signal leads at all sizes here, and wide.weight.init falls as n^-0.9, not n^0."""
+    rules = {"wide.weight": {what: Power.parse("N^(1/2)")}} if what else {}
+    report = check_model(lambda sizes: SquaredBias(sizes["N"], factor), "N=32", "N=512", rules=rules)
+    assert (found in refuted(report)) if found else not refuted(report), str(report)
+    assert found is None or find_first_to_blame(report).quantity == found
+
+
 def test_rules_name_parameters_and_settings():
     def build(sizes):
         return Packed(sizes["N"])
