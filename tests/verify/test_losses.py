@@ -11,7 +11,7 @@ from scaling_algebra import derive, signals
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.files import as_toml, from_toml
-from scaling_algebra.verify.apply.checking import compare_extra_losses, describe_loss_weight
+from scaling_algebra.verify.apply.extra_losses import compare_extra_losses, describe_loss_weight
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import compute_dims
 from scaling_algebra.verify.networks.moment import compute_rms

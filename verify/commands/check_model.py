@@ -70,7 +70,8 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     error (2) before anything is trained.
     """
     check_output(output, form)
-    from scaling_algebra.verify.apply.checking import check_model, find_first_to_blame
+    from scaling_algebra.verify.apply.blame import find_first_to_blame
+    from scaling_algebra.verify.apply.checking import check_model
     from scaling_algebra.verify.apply.loading import load_build
     from scaling_algebra.verify.judging import presentation
     from scaling_algebra.verify.tracing.config_reading import not_trained
