@@ -57,10 +57,10 @@ class FormulaTerm:
     """One monomial of a formula.
 
     Attributes:
-        form: powers of the axes and of the parameters.
-        beside: powers of the axes of the other monomials with the same parameters.
-        matched: the tensor network of the monomial with its matching; None for updates and raw gradients, which are
-            outer products.
+        form: its powers of the axes and of the parameters.
+        beside: powers of the axes of the other monomials with the same powers of the parameters.
+        matched: the product of initial tensors behind the monomial, with the matching of its factors; None for updates
+            and raw gradients, which are outer products.
     """
 
     form: Form
@@ -69,19 +69,19 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanisms of the matching."""
+        """The mechanisms that make the monomial as large as it is, from the matching of its factors."""
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
 @dataclass(frozen=True, repr=False)
 class Formula(Rendered):
-    """The order of a quantity after some updates, for every ray and every parameter.
+    """The size of a quantity after some updates, for every ray and all values of the parameters.
 
     Attributes:
-        of: network, optimizer and structure; which axes grow and which are fixed.
+        of: network, optimizer and structure, and which axes grow.
         quantity: the quantity whose root mean square this is.
         step: the number of updates.
-        terms: the monomials that lead somewhere; empty if the quantity is exactly zero.
+        terms: the monomials that are the largest one somewhere; empty if the quantity is exactly zero.
         slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
             with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
@@ -104,7 +104,8 @@ class Formula(Rendered):
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
-        """For each divisor ``v_ROLE_k`` the gradients of which it is the maximum, such as ``gW2@0``."""
+        """The divisors ``v_ROLE_k`` in the formula, each with the gradients of which it is the maximum, such as
+        ``gW2@0``."""
         gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
@@ -139,11 +140,15 @@ class Formula(Rendered):
         return monomials[0] if len(monomials) == 1 else sympy.Max(*monomials, evaluate=False)
 
     def on(self, ray: Ray, point: Point) -> Fraction | None:
-        """Returns the exponent of n on a ray, at values of the unknowns; None for exactly zero.
+        """Returns the exponent of n on a ray, for given exponents of the parameters; None for exactly zero.
+
+        Args:
+            ray: the ray.
+            point: exponents of the parameters, and the tensors that start at zero or tied.
 
         Raises:
-            UsageError: the formula is not valid on the ray, a signal may exceed O(1) that must not, other tensors are
-                zero or tied at the point, or the formula or that of a divisor is incomplete.
+            UsageError: the formula is not valid on the ray; a signal that must be O(1) may exceed it; the point has
+                other zero or tied tensors than the formula; or the formula, or that of a divisor, is incomplete.
         """
         if ray["K"] != ray["M"]:
             raise UsageError("this formula is for K = M: active experts grow as all experts do")
@@ -172,9 +177,10 @@ class Formula(Rendered):
         return text([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Returns the region in which a monomial exceeds those with the same parameters.
+        """Returns the rays on which a monomial exceeds those with the same powers of the parameters.
 
-        The region is a tuple of inequalities such as ``N_e M >= N``; empty if it is everything.
+        Returns:
+            Inequalities such as ``N_e M >= N``; empty if there is no other such monomial, or it leads on every ray.
         """
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
@@ -217,7 +223,8 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """Returns the factor of a divisor beside the size of an entry: the root of the number of entries, or 1."""
+        """Returns the factor between a divisor and the size of an entry of the gradient: the root of the number of
+        entries for a matrix normaliser, otherwise 1."""
         return self.of.optimizer.entry_count_root(self.of.network, role)
 
 
@@ -360,7 +367,18 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the tensor network of a monomial on a ray where it leads those with the same parameters."""
+    """Reconstructs the product of initial tensors behind a monomial, on a ray where the monomial leads.
+
+    Args:
+        search: computes sizes on rays.
+        what: the quantity.
+        t: number of updates.
+        form: the monomial.
+        beside: powers of the axes of the other monomials with the same powers of the parameters.
+
+    Returns:
+        The product with the matching of its factors; None for outer products.
+    """
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)
