@@ -142,7 +142,7 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
-        return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
+        return Decision("proved", why=f"checked on the rays that span the cone: {shown}")
     return Decision("undecided" if why.undecided else "refuted", why=why.reason)
 
 
@@ -159,7 +159,7 @@ def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence
     """
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
-        reason = "upper bounds for all rays do not count layers"
+        reason = "the number of layers L grows, which upper bounds for all rays do not support"
     if reason:
         return Decision("undecided", why=reason)
     decision = decide_nowhere(face.network, face.rule, structure, where, atoms)
@@ -190,7 +190,7 @@ def decide_cover(face: Face, parts: Sequence[Sides]) -> Decision:
     model = ClauseSolver(system).model()
     if model is None:
         return Decision("proved", clauses=tuple(system))
-    return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
+    return Decision("refuted", why="no cone contains the ray " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
 
 
 def decide_nowhere(
@@ -233,7 +233,7 @@ def decide_nowhere(
             return None
         demand, form, why = failed
         if form is None:
-            raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
+            raise Undecided(f"on {ray} {why}, but the bounds that hold on all rays do not show this")
         return Clause(demand.label, (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
 
     try:
@@ -290,7 +290,7 @@ def _state_theorems(face: Face) -> Iterator[Theorem]:
         yield theorem(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if not face.routed:  # clauses are for K = M
             unique = partial(decide_none, face, p.structure, where, exclude_formula(face, p.scaling))
-            yield theorem(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+            yield theorem(f"{p.name} unique{suffix}", f"no {what} other than formula {p.name}", decide=unique)
     if face.routed:
         return
     elsewhere = Region((), face.fixed, solved)

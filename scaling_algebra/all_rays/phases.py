@@ -109,7 +109,7 @@ class Phases(Rendered):
         """Title of the report."""
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
         who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
-        return f"{who}: rates of N_e and M where N = 1 and K = M"
+        return f"{who}: map of the rates of N_e and M, for rate 1 of N and K = M"
 
 
 def phases(

@@ -42,7 +42,7 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
 """Number of leading monomials that are spelled out if several have the same exponent."""
-BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
+BETWEEN = "the upper bound for all steps is attained in a run in which fewer tensors are trained"
 """The note on a size that no run of all tensors certifies."""
 
 
@@ -94,11 +94,16 @@ def explain(
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
-            raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
+            raise UsageError(
+                f"{asked.network.name} has no multiplier; ask for a parameter of a tensor, such as {first}.lr"
+            )
         summed = {m for s in find_aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
-            raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")
+            raise UsageError(
+                f"explain {aggregation}: the network has several aggregations; ask for one of "
+                f"{', '.join([what, *more])}"
+            )
     if known or what in multipliers:
         return _setting(d, role, setting) if known else _setting(d, aggregation, what)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
@@ -125,7 +130,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
         raise UnknownSize(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
     if answer.exponent is None:
         zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
-        note = "no update has been made" if t == 0 else "every part holds a factor that is zero"
+        note = "no update has been made" if t == 0 else "every term has a factor that is exactly zero"
         note += f"; initialised to zero: {', '.join(zero)}" if zero else ""
         return Explanation(d, name, t, what.formula, None, note=note)
     try:

@@ -309,7 +309,7 @@ class _Walk:
         """
         step = s.made
         if step is None:
-            raise LookupError(f"{s.name or 'a signal'} does not know how it was made")
+            raise LookupError(f"{s.name or 'a signal'} was computed without a record of its factors")
         if step.rule == "product":
             return self._product(s, k)
         if step.rule in ("tensor", "constant"):

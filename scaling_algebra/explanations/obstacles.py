@@ -50,7 +50,7 @@ def without(network: Network, names: Sequence[str]) -> Network:
         return network
     removable = [s.out for s in functions(network)]
     if not removable:
-        raise UsageError(f"{network.name} has no functions to leave out")
+        raise UsageError(f"{network.name} has no functions that --without could leave out")
     for name in names:
         if name not in removable:
             raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(removable)}")

@@ -248,13 +248,13 @@ def _sums(m: MatchedMonomial) -> str:
         coherent(f"{factor.tensor} meets its own transpose", narrow)
     for c, index in list(left.items()):
         if index.weight == 1:
-            coherent("all experts push the same way" if index.axis in EXPERTS else "nothing random is left", [c])
+            coherent("all experts push the same way" if index.axis in EXPERTS else "no random factor remains", [c])
         else:
             names = dict.fromkeys(m.factors[k].tensor for k in index.touched)
             stay = "stays" if len(names) == 1 else "stay"
             phrases.append(f"{_and(names)} {stay} random over {index.text}, a random sum of size {index.gives}")
     if not phrases:
-        return "Nothing that grows is summed"
+        return "No growing index is summed"
     text = "; ".join(p if k == 1 else f"{p} ({k} times)" for p, k in Counter(phrases).items())
     return text if text.partition(" ")[0] in {f.tensor for f in m.factors} else _capital(text)
 

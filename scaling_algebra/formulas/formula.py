@@ -151,14 +151,20 @@ class Formula(Rendered):
                 other zero or tied tensors than the formula; or the formula, or that of a divisor, is incomplete.
         """
         if ray["K"] != ray["M"]:
-            raise UsageError("this formula is for K = M: active experts grow as all experts do")
+            raise UsageError("this formula is valid for K = M only; on {ray} K grows more slowly than M")
         if grown := [axis for axis in self.of.fixed if ray[axis]]:
-            raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
+            raise UsageError(
+                f"this formula was computed with {grown[0]} fixed, but {grown[0]} grows on {ray}; compute it without "
+                f"fixed={grown[0]!r}"
+            )
         if still := [axis for axis in self.averaged if not ray[axis]]:
-            raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
+            raise UsageError(
+                f"this formula assumes that {still[0]} grows, which it does not on {ray}; compute it with "
+                f"fixed={still[0]!r}"
+            )
         zero = point.zero
         if (zero, point.tied) != (self.of.structure.zero, self.of.structure.tied):
-            raise UsageError(f"this formula is for {self.about}; the point has other tensors zero or tied")
+            raise UsageError(f"this formula is for {self.about}; the given parameters have other tensors zero or tied")
         look = Analysis(ray, point, self.of.optimizer, self.of.network)
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
@@ -283,7 +289,9 @@ def read_structure(text: str, network: Network) -> Structure:
         if role.strip() not in network.tensors:
             raise network.unknown(f"tensor of {network.name}", role.strip())
         if kind == "tied" and not network.tensors[role.strip()].experts:
-            raise UsageError(f"cannot tie {role.strip()}: it has no expert index")
+            raise UsageError(
+                f"cannot tie {role.strip()} in the structure: the tensor has no expert index; leave it out"
+            )
         sets[kind].add(role.strip())
     return Structure(frozenset(sets["zero"]), frozenset(sets["tied"]))
 
@@ -303,7 +311,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
         if axis not in widths:
             raise unknown_name_error(f"axis of {network.name}", axis, widths)
     if given >= set(widths):
-        raise UsageError(f"nothing of {network.name} grows; fix less")
+        raise UsageError(f"no axis of {network.name} is left to grow; fix fewer axes")
     return given | {"L"} & set(network.axes.values())
 
 
@@ -318,19 +326,31 @@ def _check_covered(network: Network, optimizer: Optimizer, name: str, t: int) ->
     if divides:
         s = divides[0]
         raise UsageError(
-            f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument, which "
-            "no monomial does; ask for exponents on a ray (scalecalc signals)"
+            f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument and "
+            "is not a maximum of monomials; use scalecalc signals for exponents on one ray"
         )
     if optimizer.shape != "none":
-        raise UsageError(f"no formula for {optimizer.name}: the factor of a shape is a maximum; take muon")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its shape factor is a maximum over rows and columns; choose the "
+            "optimizer muon"
+        )
     if optimizer.constraint and not optimizer.relative:
-        raise UsageError(f"no formula for {optimizer.name}: its constraint compares the step with the weights")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its constraint rescales by the norm of the weights, which is not a "
+            "monomial; use scalecalc signals"
+        )
     if optimizer.relative:
-        raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its steps are relative to the size of the weights, which is not a "
+            "monomial; use scalecalc signals"
+        )
     if QUOTIENT in name:
-        raise UsageError(f"no formula for {name}: a quotient of maxima is none; ask for its parts")
+        raise UsageError(
+            f"no formula for {name}: a quotient of two maxima is not a maximum of monomials; ask for numerator and "
+            "denominator separately"
+        )
     if t > STEPS:
-        raise UsageError(f"the step is {t}; a formula reaches {STEPS} updates")
+        raise UsageError(f"the step is {t}; formulas are computed for at most {STEPS} updates")
 
 
 _search = lru_cache(maxsize=64)(FormulaSearch)
@@ -343,11 +363,12 @@ def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
         maximum = search.forms(what, t)
     except BeyondPowerCounting as reason:
         raise UsageError(
-            f"{name}@{t}: undecided: {reason}; ask for its exponent on a ray (scalecalc signals)"
+            f"{name}@{t}: undecided: {reason}; use scalecalc signals for its exponent on one ray"
         ) from None
     except Exhausted:
         raise UsageError(
-            f"{name}@{t}: undecided: its monomials are too many for the budget; ask for a part of it, or a smaller step"
+            f"{name}@{t}: undecided: it has more monomials than the work limit allows; ask for a part of it, or for a "
+            "smaller step"
         ) from None
     forms = winning(maximum.forms, search.axes)
     terms = []

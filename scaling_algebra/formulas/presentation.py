@@ -74,7 +74,7 @@ def _notes(f: Formula) -> list[str]:
     be = "is" if len(f.assumes) == 1 else "are"
     notes += [f"it holds while {', '.join(f.assumes)} {be} O(1)"] if f.assumes else []
     if f.complete:
-        notes.append("complete: no other monomial leads anywhere")
+        notes.append("complete: on every ray one of these monomials is the largest")
     else:
         notes.append(
             f"a lower bound: monomials may be missing; with the parameters shown they exceed it by at most "

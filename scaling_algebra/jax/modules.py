@@ -71,7 +71,7 @@ def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
         abstract = jax.eval_shape(init, jax.random.key(0))
     paths, tree = jax.tree_util.tree_flatten_with_path(abstract)
     if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
-        raise UsageError(f"{odd[0]} holds no floats; let init return what trains alone")
+        raise UsageError(f"{odd[0]} is not an array of floats; let init return trainable parameters only")
     names = [name_of(path) for path, _ in paths]
     numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 is as blocks.0 of torch
     apart = len({*numbered}) == len(names) and not any(a.startswith(f"{b}.") for a in numbered for b in numbered)
@@ -195,6 +195,6 @@ def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Te
     with torch.no_grad():
         found = module(*inputs).double().numpy()
     if found.shape != true.shape or not np.allclose(found, true, TOLERANCE, TOLERANCE * np.abs(true).max()):
-        off = "another shape" if found.shape != true.shape else f"{np.abs(found - true).max():.2g} off"
-        raise UsageError(f"apply: the torch calls of its jaxpr give {off}, and not the output of JAX; report the model")
+        off = "of another shape, different" if found.shape != true.shape else f"{np.abs(found - true).max():.2g} away"
+        raise UsageError(f"the output of apply in torch is {off}from the output of JAX (please report)")
     return module, inputs

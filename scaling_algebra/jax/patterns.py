@@ -172,13 +172,15 @@ class Patterns:
         how, shape = params["dimension_numbers"], self.shapes[inputs[0]]
         along, sizes = how.start_index_map, params["slice_sizes"]
         if how.operand_batching_dims or len(along) != 1 or how.collapsed_slice_dims != along:
-            raise UsageError("apply: a gather that is neither x[ids] nor jnp.take is not read")
+            raise UsageError("apply: this form of jax.lax.gather is not supported; write x[ids] or jnp.take")
         (axis,) = along
         if any(n != m for d, (n, m) in enumerate(zip(shape, sizes, strict=True)) if d != axis):
-            raise UsageError("apply: a gather of parts of entries is not read; slice first")
+            raise UsageError("apply: a gather that also slices the entries is not supported; slice the array first")
         lead = len(self.shapes[inputs[1]]) - 1
         if how.offset_dims != (*range(axis), *range(axis + lead, lead + len(shape) - 1)):
-            raise UsageError("apply: a gather that puts what it takes elsewhere is not read; transpose after it")
+            raise UsageError(
+                "apply: a gather that also permutes dimensions is not supported; transpose its result instead"
+            )
         ids, whole = inputs[1], self.shapes[inputs[1]]
         while (step := self.made.get(ids)) is not None and step.name in RESHAPES:
             if prod(self.shapes[step.inputs[0]]) != prod(whole):

@@ -80,7 +80,10 @@ class JaxPlan(Rendered):
         for leaf in self._leaves:
             found = {number(group) for _, group in leaf}
             if len(found) > 1:
-                raise UsageError(f"{leaf[0][0].name}: layers of one stack differ in {what}; scan over those alike")
+                raise UsageError(
+                    f"{leaf[0][0].name}: the layers of this stack need different values of {what}; stack only layers "
+                    "with equal shapes and roles"
+                )
             values.append(found.pop())
         return self.model.make_tree(values)
 
@@ -149,7 +152,10 @@ class JaxPlan(Rendered):
             raise missing_package_error("optax_transformation", str(error.name), "jax") from None
 
         if len(self.plan.optimizers) > 1:
-            raise UsageError(f"{' and '.join(self.plan.optimizers)} train this model; give plan one optimizer")
+            raise UsageError(
+                f"the plan uses {' and '.join(self.plan.optimizers)}, and optax_transformation takes one optimizer; "
+                "choose one in plan(optimizer=...)"
+            )
         taken = signature(base_optimizer).parameters
         every = any(x.kind is Parameter.VAR_KEYWORD for x in taken.values())
         made = {}
@@ -158,7 +164,9 @@ class JaxPlan(Rendered):
             lacking = [what for what in numbers if not every and what not in taken]
             if lost := [what for what in lacking if numbers[what]]:
                 called = getattr(base_optimizer, "__name__", type(base_optimizer).__name__)
-                raise UsageError(f"{called} takes no {lost[0]}, and {name} has one; give an optimizer that takes it")
+                raise UsageError(
+                    f"{called} has no argument {lost[0]}, which the plan sets for {name}; give an optimizer that has it"
+                )
             made[name] = base_optimizer(**{what: x for what, x in numbers.items() if what not in lacking})
         return optax.multi_transform(made, self.labels)
 

@@ -48,7 +48,9 @@ def broadcast(params: Params, x: Tensor) -> Tensor:
 def reshape(params: Params, x: Tensor) -> Tensor:
     """Compute reshape; it may also insert or remove dimensions of size 1."""
     if params["dimensions"] is not None:
-        raise UsageError("apply: a reshape that also transposes is not read; write both")
+        raise UsageError(
+            "apply: a reshape that also permutes dimensions is not supported; write a transpose and a reshape"
+        )
     sizes = tuple(params["new_sizes"])
     if [n for n in sizes if n != 1] != [n for n in x.shape if n != 1]:
         return x.reshape(sizes)
@@ -82,7 +84,7 @@ def cast(params: Params, x: Tensor) -> Tensor:
 def choose(params: Params, which: Tensor, *cases: Tensor) -> Tensor:
     """Compute select_n between two tensors, which is ``torch.where``."""
     if len(cases) != 2 or which.dtype is not torch.bool:
-        raise UsageError("apply: select_n between more than two is not read; write jnp.where")
+        raise UsageError("apply: select_n between more than two arrays is not supported; write jnp.where")
     return torch.where(which, cases[1], cases[0])
 
 

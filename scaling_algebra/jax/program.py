@@ -82,7 +82,7 @@ class Inliner(Patterns):
         self.steps: list[Step] = []
         outs = self.inline(closed.jaxpr, [self.add_constant(x) for x in closed.consts], given)
         if len(outs) != 1:
-            raise UsageError(f"apply returns {len(outs)} arrays; return one, the output of the model")
+            raise UsageError(f"apply returns {len(outs)} arrays; return only the output of the model")
         self.program.output = outs[0]
         self.program.steps = [*self.find_needed()]
 
@@ -126,13 +126,16 @@ class Inliner(Patterns):
         if name == "cond" and (chosen := self.find_uniform(inputs[0])) is not None:
             return self.inline_closed(params["branches"][int(chosen)], inputs[1:])
         if name in ("cond", "while"):
-            raise UsageError(f"apply: {name} depends on values, so no equation says it; write jnp.where or lax.scan")
+            raise UsageError(
+                f"apply: {name} is control flow that depends on values, which cannot be traced; write jnp.where or "
+                "lax.scan"
+            )
         if inner := next((params[key] for key in INNER if key in params), None):
             return self.inline_closed(inner, inputs)
         if name == "gather":
             name, params, inputs = self.find_taken(params, inputs)
         if name not in RULES:
-            raise UsageError(f"apply: the primitive {name} of JAX has no rule; write it in others")
+            raise UsageError(f"apply: the JAX primitive {name} is not supported; express it by other functions")
         return self.add_step(name, params, inputs, [x.aval.shape for x in equation.outvars])
 
     def unroll_scan(self, params: Params, inputs: list[int]) -> list[int]:

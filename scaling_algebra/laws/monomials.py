@@ -201,7 +201,10 @@ class Relation(Posynomial):
         """
         ratio = self.terms[0]
         if not self.equation or ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
-            raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
+            raise UsageError(
+                f"the constraint {self.text!r} cannot be solved for {quantity}; give an equation that contains "
+                f"{quantity}"
+            )
         return ratio.solve_for(quantity)
 
     def __str__(self) -> str:
@@ -216,7 +219,9 @@ def read_exact(value: object) -> Expr:
         UsageError: anything else that is not a number.
     """
     if isinstance(value, float) or (isinstance(value, sympy.Expr) and value.has(sympy.Float)):
-        raise TypeError(f"{quote_value(value)} is inexact, and exponents are exact: give an int, a Fraction or a text")
+        raise TypeError(
+            f"{quote_value(value)} is a float, but exponents must be exact; give an int, a Fraction or a text"
+        )
     if isinstance(value, sympy.Expr):
         return value
     try:

@@ -156,11 +156,13 @@ def check_linear(m: Monomial, unit: str, where: str) -> None:
     """
     for name, e in m.powers:
         if name != unit and not e.is_Rational:
-            raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
+            raise UsageError(f"{where}: the exponent {e} of {name} contains a parameter; only exponents of {unit} may")
     e = sympy.expand(m[unit])
     if e.free_symbols and not (e.is_polynomial() and sympy.Poly(e).total_degree() == 1):
         names = ", ".join(sorted(map(str, e.free_symbols)))
-        raise UsageError(f"{where}: the exponent {m[unit]} of {unit} is not linear in {names}")
+        raise UsageError(
+            f"{where}: the exponent {m[unit]} of {unit} is not linear in {names}; give values of some of them"
+        )
 
 
 @lru_cache(maxsize=2**12)

@@ -104,7 +104,7 @@ class ClauseSolver:
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {search.reason_unknown()}")
         if "oo" in str(search.lower(bound)):
-            raise Undecided(f"nothing bounds {name} from below")
+            raise Undecided(f"{name} has no lower bound")
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:

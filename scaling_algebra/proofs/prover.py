@@ -249,15 +249,15 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
         return Uniqueness.IMPOSSIBLE, missing.line("proved, since what is exactly zero stays so at any powers")
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if missing.undecided and not asked.effort:
-        reason = reason or "a proof is tried with --effort, or --prove"
+        reason = reason or "give --effort or --prove to try a proof"
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.starts(asked.network)))
         if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
             faithful = " with a derived epsilon" if asked.optimizer.regime == "derived" else ""
-            line = f"proved{faithful}: none exists; derive --prove names the conflict"
+            line = f"proved{faithful}: none exists; derive --prove prints the conflicting desiderata"
             return proof.outcome.verdict, missing.line(line)
         reason = f"the proof says {proof.outcome.verdict}"
-    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
+    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED: the search found none, which is no proof; {reason}")
 
 
 def _faithful(optimizer: OptimizerSpec) -> bool:
@@ -356,7 +356,9 @@ class System:
         if not left or outcome.verdict in (Uniqueness.IMPOSSIBLE, Uniqueness.UNDECIDED):
             return outcome
         if outcome.verdict is Uniqueness.SEVERAL:
-            return replace(outcome, verdict=Uniqueness.UNDECIDED, why=f"several points before {', '.join(left)}")
+            return replace(
+                outcome, verdict=Uniqueness.UNDECIDED, why=f"several parameterizations before {', '.join(left)}"
+            )
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:

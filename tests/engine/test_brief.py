@@ -34,7 +34,7 @@ def test_what_was_not_asked_for_and_what_does_not_grow_is_said():
     """In a line each: MSSP where a network of other experts was asked for nothing, and axes that nothing has."""
     asked, axes = ("--regime", "II", "--optimizer", "sgd", "--architecture"), {"x": "D", "a": "N", "e": "E"}
     swiglu, mlp, both = run(*asked, "swiglu").output, run(*asked, "mlp").output, run(*asked, "moe").output
-    line = "MSSP of these experts was not asked for: --parameterization mssp"
+    line = "for MSSP instead of muP: --parameterization mssp"
     assert [line in x for x in (swiglu, mlp, both)] == [True, False, False]
     assert line not in run(*asked, "swiglu", "--parameterization", "mup").output
     assert "expert width N_e is fixed; M stands nowhere in this network\n" in mlp and "nowhere" not in both + swiglu

@@ -244,7 +244,7 @@ def test_where_none_exists_the_nearest_is_said():
     assert answer.exit_code == 0 and run(*asked, "--strict").exit_code == 1
     assert "certified on another ray, N=1024" in run(*asked[:-2]).stdout.splitlines()[0]
     assert answer.stderr.count("\n") == 1 and "warning: no muP on the ray N=1" in answer.stderr
-    assert "grows by 1.41 at these sizes" in answer.stderr
+    assert "grows by 1.41 from base to target" in answer.stderr
     record = json.loads(answer.stdout)
     assert record["instead"] and "h1 stays O(1)" in record["missing"]
     grown = {x["signal"]: x["factor"] for x in record["breaks"]}
@@ -261,7 +261,7 @@ def test_where_none_has_a_derived_epsilon_that_of_a_negligible_one_is_said(tmp_p
     )
     asked = ("--network", str(file), "--optimizer", "adam", "--base", "N=16", "--target", "N=64")
     answer = run(*asked)
-    assert answer.exit_code == 3 and "found with --epsilon negligible" in answer.stderr and "eps" not in answer.stdout
+    assert answer.exit_code == 3 and "the numbers below have --epsilon negligible" in answer.stderr and "eps" not in answer.stdout
     assert answer.stdout == (given := run(*asked, "--epsilon", "negligible")).stdout and not given.stderr
     derived = run(*asked, "--epsilon", "derived")
     assert derived.exit_code == 1 and "no common solution" in derived.stderr
@@ -322,7 +322,7 @@ def test_published_configurations(tmp_path):
     large = {**small, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 16}
     asked = ("--base-hf", config(tmp_path, **small), "--target-hf", config(tmp_path, **large), "--format", "json")
     record = json.loads(run(*asked).output)
-    said = f"Transformer in general, and not of mixtral; --model hf:{asked[3]} reads its own code"
+    said = f"Transformer in general, and not of mixtral; give --model hf:{asked[3]} to read the model's own code"
     assert record["warnings"][0].endswith(said)
     assert said not in run(*asked[:4], "--architecture", "qwen3-moe").output
     assert record["base"] == {"N": 1024, "N_e": 2048, "M": 8, "K": 2, "L": 8} and record["ray"]["L"] == "1"

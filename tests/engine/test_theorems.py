@@ -128,7 +128,7 @@ def test_what_drops_nothing_never_drops_silently():
 def test_mup_exists_on_a_whole_cell():
     """Negative controls: the formula of another cell, and one with one power changed. All cells:
     ``tests/measure/test_walls.py``."""
-    assert "seen at the rays that span the cone" in answer("C exists").why
+    assert "checked on the rays that span the cone" in answer("C exists").why
     p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
     b, c = (known()[f"{name} exists"].scaling for name in "BC")
     assert decide_exists(p, c, Structure(), rays).verdict == "proved"
@@ -158,7 +158,7 @@ def test_the_cells_are_all_rays():
     double = Linear.of({"N": -2, "M": 1}, ">=")
     moved = [[double if str(s) == "M >= N" else s for s in x] for x in sides]
     assert decide_cover(face(), moved).verdict == "refuted"
-    assert "not so at N=1" in decide_cover(face(), sides[1:]).why
+    assert "no cone contains the ray N=1" in decide_cover(face(), sides[1:]).why
 
 
 # --- uniqueness and impossibility -----------------------------------------------------------------------------------

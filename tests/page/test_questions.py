@@ -188,7 +188,7 @@ def test_a_module_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("rates", "says"),
     [
-        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (proved on all of it"),
+        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (proved on the whole cell"),
         ("N=2,N_e=1,M=3", "cell B: "),
         ("N=1,N_e=1/2,M=1", "on the wall M = N, beside cells B, C"),
         ("N=1,N_e=1/4,M=1/4", "a cell without a formula: N_e + M <= N"),
