@@ -230,11 +230,11 @@ def _derive(
     Args:
         configurations: the configurations.
         gauge: the gauge of the printed powers.
-        strict: report a derivation as undecided unless it is certified.
-        bare: report a derivation as undecided if it rests on assumptions beyond power counting.
+        strict: whether to print numbers only if all are certified.
+        bare: whether to print numbers only if they need no assumption beyond power counting.
 
     Returns:
-        The derivations, with a record in place of each that failed or is undecided, and the exit codes.
+        The derivations, with a JSON record in place of each that is missing or refused, and the exit codes.
     """
     found, codes = list[Derivation | Document](), [0]
     for configuration in configurations:
@@ -259,10 +259,10 @@ def _derive(
 
 
 def _with_either_epsilon(configuration: Configuration) -> Derivation:
-    """Derives a configuration; if this fails and --epsilon is not given, derives it with a negligible epsilon.
+    """Derives a configuration; if there is no parameterization and --epsilon is not given, tries a negligible epsilon.
 
     Raises:
-        NotFound: neither exists.
+        NotFound: there is no parameterization with either epsilon.
     """
     try:
         return derive(configuration)

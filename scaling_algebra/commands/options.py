@@ -44,12 +44,12 @@ Command = Callable[..., Any]
 
 
 class Verb(click.Command):
-    """A command with several forms, each in a module of its own.
+    """A command with several forms, such as ``explain`` and ``explain --formula``, each in a module of its own.
 
-    A flag (``explain --formula``) or the first word (``study transfer``) chooses the form.
+    The form is chosen by a flag (``explain --formula``) or by the first word (``study transfer``).
 
     Args:
-        forms: for each flag or word its help text and its module.
+        forms: for each flag or word its help text and the module of its form.
     """
 
     def __init__(self, *arguments: Any, forms: Mapping[str, tuple[str, str]], **more: Any) -> None:
@@ -304,7 +304,7 @@ def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], 
 
 
 def find_config_file() -> Path | None:
-    """Returns FILE if the command has ``--model hf:FILE``, else None."""
+    """Returns the path FILE if the command was given ``--model hf:FILE``, else None."""
     name = click.get_current_context().meta.get(TRACED)
     return (
         Path(name.removeprefix(files.HUGGING_FACE))
@@ -314,11 +314,11 @@ def find_config_file() -> Path | None:
 
 
 def find_traced(*more: str, beside: Path | None = None) -> Any:
-    """Traces the module of ``--model`` on first use and returns it; None without ``--model``.
+    """Returns the traced module of ``--model``, which is read on the first call; None without ``--model``.
 
     Args:
-        more: sizes besides those in the command's arguments.
-        beside: configuration of the same model at another size.
+        more: further texts with sizes, which determine the axes that the module is read with.
+        beside: configuration file of the same model at another size.
     """
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(TRACED) is None:
@@ -511,16 +511,16 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
 
 
 def check_output(file: Path | None, form: str | None = None, option: str = "-o", besides: Iterable[str] = ()) -> None:
-    """Checks before the work that a file can be written, and that its ending names a format if none is given.
+    """Checks before a long computation that its output file can be written, and that its ending names a format.
 
     Args:
         file: the file; None for none.
-        form: the format; None if it is not given.
+        form: the format; None if it is to be determined by the ending.
         option: the option that names the file, for messages.
         besides: further endings that are permitted.
 
     Raises:
-        UsageError: it cannot be written, or its ending is unknown.
+        UsageError: the file cannot be written, or its ending is unknown.
     """
     if file is None:
         return

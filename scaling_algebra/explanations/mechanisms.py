@@ -21,7 +21,13 @@ TITLES = {letter: said["title"] for letter, said in MECHANISMS.items()}
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism of a monomial: its key in the MSSP paper (A to D) or its name, and its evidence in the matching."""
+    """A mechanism that determines the size of a monomial.
+
+    Attributes:
+        `letter`: its symbol in the MSSP paper (A to D), or its name.
+        title: its title.
+        evidence: where the matching shows it.
+    """
 
     letter: str
     evidence: str

@@ -93,11 +93,12 @@ class Explanation(Rendered):
         step: the number of updates.
         formula: the definition of the quantity.
         exponent: its exponent; None if it is exactly zero.
-        terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
-        outer: the quantity is an update or a raw gradient: the exponents of the terms and of ``constants`` add up.
-        constants: factors of an outer product.
+        terms: leading monomials of equal exponent; for an update or a raw gradient, one for each of its two vectors.
+        outer: whether the quantity is an outer product (an update or a raw gradient); its exponent is then the sum of
+            those of ``terms`` and ``constants``.
+        constants: scalar factors of an outer product.
         leading: the number of leading monomials; ``terms`` may have only some of them.
-        note: the reason why there are no terms: the quantity is zero, or no run of all tensors certifies it.
+        note: why there are no terms: the quantity is zero, or no run in which all tensors train certifies it.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -172,13 +173,14 @@ class SettingExplanation(Rendered):
     Attributes:
         derivation: the parameterization.
         name: the parameter, such as ``expert_out.lr``.
-        value: its power of the axes; None for zero init, or if there is no such setting.
+        value: its power of the axes; None for zero init, or if the tensor has no such parameter.
         because: the desideratum in words.
-        equation: the form that must be Theta(1), with the unknowns as symbols; empty if nothing was solved.
-        behind: the explanation of the quantity that fixes the parameter, at the solution; None if nothing was solved.
-        structure: structural choices that affect it.
+        equation: the product of sizes that must be Theta(1), with the parameters as symbols; empty if nothing was
+            solved.
+        behind: the explanation of the quantity that determines the parameter; None if nothing was solved.
+        structure: interventions that affect it.
         multiplied: the power that a module multiplies the tensor by.
-        own: the number of the tensor itself; all else is about the product of both.
+        own: the power of the tensor itself; all other attributes are about the product of both.
     """
 
     derivation: Derivation

@@ -151,16 +151,15 @@ class Formula(Rendered):
                 other zero or tied tensors than the formula; or the formula, or that of a divisor, is incomplete.
         """
         if ray["K"] != ray["M"]:
-            raise UsageError("this formula is valid for K = M only; on {ray} K grows more slowly than M")
+            raise UsageError(f"this formula is valid for K = M only; on {ray} K grows more slowly than M")
         if grown := [axis for axis in self.of.fixed if ray[axis]]:
             raise UsageError(
-                f"this formula was computed with {grown[0]} fixed, but {grown[0]} grows on {ray}; compute it without "
-                f"fixed={grown[0]!r}"
+                f"this formula is for fixed {grown[0]}, but {grown[0]} grows on {ray}; use scalecalc signals there"
             )
         if still := [axis for axis in self.averaged if not ray[axis]]:
             raise UsageError(
                 f"this formula assumes that {still[0]} grows, which it does not on {ray}; compute it with "
-                f"fixed={still[0]!r}"
+                f"fixed=[{still[0]!r}]"
             )
         zero = point.zero
         if (zero, point.tied) != (self.of.structure.zero, self.of.structure.tied):

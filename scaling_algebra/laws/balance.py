@@ -27,7 +27,10 @@ LONG = 12
 
 @dataclass(frozen=True, repr=False)
 class Balance(Rendered):
-    """The minimum of a sum, by cells: regions of parameters and growing quantities in which the same terms balance.
+    """The minimum of a sum, by cells.
+
+    A cell is a region of parameters and growing quantities in which the same terms of the sum are the largest ones at
+    the minimum.
 
     Attributes:
         total: the sum as written.
@@ -57,10 +60,10 @@ class Balance(Rendered):
 
     @property
     def cell(self) -> Minimum:
-        """The minimum in the only cell.
+        """The minimum, if it has the same form for all parameters and growing quantities.
 
         Raises:
-            UsageError: there are several cells.
+            UsageError: it has several forms, each in a cell of its own.
         """
         if len(self.cells) > 1:
             raise UsageError(
@@ -225,7 +228,10 @@ def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Se
         quantities = sorted(c.terms[0].quantities)
         choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
-            raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
+            raise UsageError(
+                f"the constraint {c.text!r} contains no quantity that can be eliminated; minimise over one of its "
+                "quantities"
+            )
         solution = {choice[0]: c.solve_for(choice[0])}
         dependent = {name: m.substitute(solution) for name, m in dependent.items()} | solution
     return dependent

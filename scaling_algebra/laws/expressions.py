@@ -213,7 +213,7 @@ class _Parser:
         return e
 
     def single(self, node: ast.expr, what: str) -> Monomial:
-        """Converts a node to one monomial, or refuses it with the message ``what``."""
+        """Converts a node to one monomial; raises UsageError with the message ``what`` if it is a sum."""
         terms = self.terms(node)
         if len(terms) != 1:
             raise self.wrong(what)

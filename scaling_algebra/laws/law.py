@@ -28,7 +28,8 @@ from .monomials import Expr, Monomial, Posynomial, Relation, parameter, read_exa
 
 @dataclass(frozen=True)
 class LawAxis:
-    """One way to grow: a sum and what it is minimised over.
+    """One of the ways in which a law can grow (an axis): a sum, with the quantities that grow and those to minimise
+    over.
 
     Attributes:
         sum: the sum.
@@ -329,7 +330,7 @@ def _build_assumptions(name: str, data: dict[str, Any]) -> Law:
             )
     names = [*(a.name for a in assume), *(d.name for d in law.define)]
     if twice := {n for n in names if names.count(n) > 1}:
-        raise UsageError(f"the name {min(twice)!r} is there twice; give each assumption and definition one of its own")
+        raise UsageError(f"the name {min(twice)!r} is used twice; give each assumption and definition its own name")
     return replace(law, assume=assume)
 
 

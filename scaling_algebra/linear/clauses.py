@@ -23,12 +23,12 @@ machine."""
 
 @dataclass(frozen=True)
 class Clause:
-    """A disjunction: at least one of the inequalities holds.
+    """A disjunction of inequalities, at least one of which must hold.
 
     Attributes:
         label: the desideratum that requires it.
         atoms: the inequalities.
-        because: the fact about the network behind it.
+        because: the fact about the network from which it follows.
     """
 
     label: str

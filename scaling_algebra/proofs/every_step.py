@@ -1,4 +1,4 @@
-"""Bounds that one more update maps into themselves, so that they hold after any number of updates.
+"""Proves that demands hold after any number of updates, by bounds that one more update maps into themselves.
 
 A quantity that is Theta(1) at one step stays so, since no later term cancels it.
 """

@@ -42,10 +42,14 @@ class Start:
 
 
 def read_start(text: str, label: str) -> Start:
-    """Reads sizes such as ``N=1024,M=64``, or a TOML file.
+    """Reads the sizes of a model, such as ``N=1024,M=64``, or a TOML file with its sizes and tuned values.
 
     The keys of the file are the axes and ``lr``, ``eps``, ``std``, ``decay``, each a number, or a table by role with
     ``all`` for the rest.
+
+    Args:
+        text: the sizes, or the path of the file.
+        label: ``base`` or ``target``, for messages.
 
     Raises:
         UsageError: the text or the file cannot be read.
@@ -69,7 +73,14 @@ def read_start(text: str, label: str) -> Start:
 
 
 def values(label: str, texts: Iterable[str]) -> dict[str, float]:
-    """Parses tuned values: ``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+    """Parses the tuned values of an option: ``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+
+    Args:
+        label: the option, for messages.
+        texts: the texts.
+
+    Returns:
+        The values by role; the empty role stands for every other tensor.
 
     Raises:
         UsageError: a text is no number, or a tensor is given twice.
@@ -171,9 +182,9 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
 
 
 def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns the keys of the sizes of a family, by axis.
+    """Returns the keys under which a model family stores its sizes, by axis.
 
-    For an unlisted family these are keys of other families that its configuration has.
+    For an unlisted family these are keys of other families that occur in its configuration.
     """
     every = _families()
     alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))

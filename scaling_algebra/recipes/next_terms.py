@@ -133,7 +133,8 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
-    """Returns the ray of the base's own sizes, the powers there, and the axes that count as constants.
+    """Returns the ray on which the sizes of the base lie, the powers derived there, and the axes that count as
+    constants.
 
     None if there is no such ray or the parameterization is not derived.
     """

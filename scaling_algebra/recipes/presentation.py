@@ -31,7 +31,11 @@ def recipe(r: Recipe) -> Document:
     blocks += [Lines.of(typeset(line)) for line in r.by_run]
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
-        blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))
+        blocks.append(
+            Lines.of(
+                typeset(f"these are the powers of {r.instead}, with them these signals grow on the ray of these sizes:")
+            )
+        )
         rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
         blocks.append(Grid.of(("signal", "t", "grows at least as", "factor"), rows))
     header = ("tensor", "what", "base", "rule", "factor", "target")
@@ -63,7 +67,7 @@ def _next_terms(answer: NextTerms) -> Iterator[Block]:
     if not terms:
         notes = [f"no other term is above {limit} of a leading one (constants left out)"]
     if len(terms) > _SHOWN:
-        notes.append(f"{len(terms) - _SHOWN} smaller terms are left out")
+        notes.append(f"{len(terms) - _SHOWN} smaller terms are not printed")
     if answer.unknown:
         few = ", ".join(answer.unknown[:_SHOWN])
         more = len(answer.unknown) - _SHOWN

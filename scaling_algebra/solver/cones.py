@@ -37,16 +37,17 @@ def reach(
     looks: Looks,
     fixed: frozenset[str] = frozenset(),
 ) -> Cone | None:
-    """Finds the cone of rays on which no monomial is seen to break a demand; None if there is no such ray.
+    """Finds the cone of rays on which a formula meets every demand, as far as monomials show; None if there is no such
+    ray.
 
-    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a corner breaks a
-    demand, cut it off by the half-space on which the monomial that breaks it is O(1).
+    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a spanning ray
+    violates a demand, cut it off by the half-space on which the violating monomial is O(1).
 
     Args:
         scaling: the formula.
         optimizer: the optimizer that it is for.
         parameterization: the source of the demands.
-        structure: its discrete choices.
+        structure: tensors that start at zero or are shared by all experts.
         ray: the ray on which the formula was found.
         looks: analyses of the network; they are shared with the cones of other formulas.
         fixed: axes that do not grow.

@@ -54,11 +54,14 @@ LAWS = {
 }
 """The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
 SHARED = "; of inputs that are shares of a softmax, each one over their number"
-STARTS = "it starts at zero, as the network says"
+STARTS = "the network declares that it starts at zero"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
 """The reasons of a buffer's init, and of its rate if the layer-wise law gives it."""
-TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+TIES = (
+    "a router that starts at zero makes all logits equal, so that top-K selects at random or by position; add noise "
+    "to the router"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -384,7 +387,10 @@ def _by_shape(asked: Configuration) -> Derivation:
         UsageError: the parameterization needs more than the shapes of tensors.
     """
     if asked.parameterization.name != "mup":
-        raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
+        raise UsageError(
+            f"{asked.network.unread}; the shapes of its parameters suffice for muP, not for "
+            f"{asked.parameterization.title}; give --parameterization mup"
+        )
     if asked.optimizer.regime is not None:
         asked = asked.but(epsilon="negligible")
     law = at_full_alignment(asked.network, asked.ray, asked.optimizer).items()
@@ -397,7 +403,7 @@ def _by_shape(asked: Configuration) -> Derivation:
         for role in asked.network.tensors
     }
     reasons = {(role, what): f"by shape: {LAWS[what]}" for role, what in _settings(asked.network) if role in tensors}
-    level = Level(unread=f"{BY_SHAPE}; in the way of more: {asked.network.unread}")
+    level = Level(unread=f"{BY_SHAPE}; its equations could not be read: {asked.network.unread}")
     return Derivation(asked, asked.given.over(Scaling(tensors)), reasons | _as_given(asked), level=level)
 
 
@@ -551,7 +557,7 @@ def _define_published(asked: Configuration) -> Derivation:
     reasons = {}
     for role in network.tensors:
         reasons[role, "init"] = f"{gauge}: {rule.definition}"
-        reasons[role, "lr"] = "frozen: no rate" if role in network.frozen else why_lr
+        reasons[role, "lr"] = "frozen: it has no learning rate" if role in network.frozen else why_lr
     faithful = [role for role in network.tensors if optimizer.of(role).epsilon and role not in network.frozen]
     tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}
     tensors |= {role: replace(tensors[role], lr=None, eps=None) for role in network.frozen}
@@ -574,7 +580,10 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     """
     ray, network = asked.ray, asked.network
     if not ray["N"]:
-        raise UsageError(f"{asked.parameterization.name} counts in the width, and N does not grow on {ray}; give N > 0")
+        raise UsageError(
+            f"{asked.parameterization.name} is defined in powers of the width N, which does not grow on {ray}; give a "
+            "ray with N > 0"
+        )
 
     def look(scaling: Scaling) -> Analysis:
         return Analysis(ray, scaling.point(ray), asked.optimizer, network)

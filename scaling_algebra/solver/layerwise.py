@@ -103,7 +103,7 @@ def _weights(look: Analysis, t: int) -> dict[str, Power]:
 
 
 def _single(statement: Product) -> bool:
-    """Tests whether a product has one signal and no tensor."""
+    """Tests whether a product consists of one signal, without a tensor."""
     return not statement.tensor and len(statement.factors) == 1
 
 
@@ -123,7 +123,8 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
 
 
 def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
-    """Returns the power of a number of terms by which a size exceeds the product of its parts.
+    """Returns the alignment as a power of the number of summed terms: the factor by which a sum exceeds one of its
+    terms.
 
     Args:
         look: the analysis.
@@ -209,7 +210,8 @@ def at_full_alignment(
 
 
 def shares(network: Network, ray: Ray, s: Product) -> Power:
-    """Counts the shares of a softmax that a product sums; each is one over this number. 1 if it sums none."""
+    """Counts the softmax weights that a product sums over, each of which is one over this number; 1 if there are
+    none."""
     count = Power()
     for x in s.factors:
         made = network.producer(x.name)
@@ -223,13 +225,15 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
 
 
 def shares_read(network: Network, ray: Ray, role: str) -> Power:
-    """Returns the smallest number of softmax shares that a use of a tensor sums; 1 if a use sums something else."""
+    """Returns the number of softmax weights that a tensor is multiplied with: the smallest over its uses, 1 for
+    other uses."""
     counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
     return min(counts, key=lambda x: x.on(ray))
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """Counts the terms of the sum that each free multiplier scales. Weights that sum to 1 count as one term."""
+    """Counts, for each multiplier that is derived, the terms of the sum that it scales. Weights that sum to 1 count
+    as one."""
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed_indices(s))

@@ -158,7 +158,7 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
-        which = "no desideratum that is decided fails" if d.level and d.level.open else "every desideratum holds"
+        which = "every desideratum that is decided holds" if d.level and d.level.open else "every desideratum holds"
         return [Lines.of(f"{which} with what is given")]
     shown = [*_instead(d), *(d.unmet if whole else summarise_failures(d.unmet, "--why"))]
     return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
@@ -180,7 +180,7 @@ def _instead(d: Derivation) -> list[str]:
         if (was := free.multipliers.get(name, power)).on(d.ray) != power.on(d.ray):
             other[name] = f"{name} = {1 / power} ({1 / was})"
     kinds = [x for name, x in other.items() if name in given], [x for name, x in other.items() if name not in given]
-    said = "given, and derived where nothing is given", "what follows"
+    said = "given power, and the power derived without it", "what follows"
     more = f" and {len(kinds[1]) - SHOWN} more" if len(kinds[1]) > SHOWN else ""
     shown = ", ".join(kinds[0]), ", ".join(kinds[1][:SHOWN]) + more
     return [f"{what}: {x}" for what, x in zip(said, shown, strict=True) if x]
@@ -272,7 +272,7 @@ def _growth(asked: Configuration) -> str:
     said += f"; {_list_axes(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
     there = asked.network.axes.values()
     if absent := [axis for axis in growing if axis not in {*there, "K"}]:
-        said += f"; {' and '.join(absent)} stand{'' if len(absent) > 1 else 's'} nowhere in this network"
+        said += f"; {' and '.join(absent)} {'do' if len(absent) > 1 else 'does'} not occur in this network"
         said += "".join(f", and {axis} never grows" for axis in FIXED if axis != "D" and axis in there)
     return f"regime {ray.name}: {said}" if ray.name else said
 
@@ -289,7 +289,9 @@ def _structure(d: Derivation) -> Iterator[Piece]:
         return
     title = d.configuration.parameterization.title
     yield f"{title} chooses: {d.chosen}"
-    yield from (f"as few interventions, of which no demand is seen to fail, either: {x}" for x in d.others)
+    yield from (
+        f"another structure with as few interventions, for which no desideratum is known to fail: {x}" for x in d.others
+    )
     if d.rejected:
         (why, most), *_ = Counter(why for _, why in d.rejected).most_common(1)
         since = "since" if most == len(d.rejected) else f"{most} of them since"

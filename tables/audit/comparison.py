@@ -194,13 +194,12 @@ def _derive(
 
 
 def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
-    """Changes a derivation as the items of `but` say.
+    """Changes a derivation as a cell requires, for claims about other parameters or another network.
 
     Args:
         d: the derivation.
-        but: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor), ``ROLE.init=POWER``, or ``net=NAME``:
-            a
-            network with the same roles, or with these roles and a number at the end.
+        but: the changes: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor), ``ROLE.init=POWER``, or
+            ``net=NAME``, a network with the same roles, or with these roles and a number at the end.
     """
     for what, _, value in (text.partition("=") for text in but):
         tensors, role = d.scaling.tensors, what.removesuffix(".init")
@@ -284,7 +283,8 @@ def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
 
 
 def holds(printed: str, derived: Fraction | None) -> bool:
-    """Returns whether a derived exponent (None: exactly zero) has the printed size."""
+    """Returns whether a derived exponent (None: exactly zero) agrees with a printed size such as ``-1/2``, ``zero``
+    or ``>= 1/2``."""
     if printed == "zero":
         return derived is None
     if printed == "vanishes":
@@ -296,7 +296,8 @@ def holds(printed: str, derived: Fraction | None) -> bool:
 
 
 def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
-    """Compares a printed parameter. Powers are compared on the ray, where axes that grow at one rate look alike."""
+    """Compares a printed parameter with the derived one on the ray, where powers of axes with equal rates are the
+    same."""
     role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
     if letter and not _number(str(cell.value)):

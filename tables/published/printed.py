@@ -110,7 +110,7 @@ def read(path: Path) -> list[Printed]:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if unknown := next((k for k in data if k not in ("table", *NEEDED)), ""):
-        raise UsageError(f"{path}: {unknown} is neither [table], [[cell]] nor [[row]]{form}")
+        raise UsageError(f"{path}: {unknown} is not allowed; write [table], [[cell]] or [[row]]{form}")
     head = {"id": path.stem, "source": path.name, **_record(data.get("table", {}), f"{path}: [table]", form)}
     cells = []
     for kind, needed in NEEDED.items():
@@ -132,7 +132,7 @@ def read(path: Path) -> list[Printed]:
             except (ValueError, TypeError, LookupError, AttributeError):
                 found, readable = [], False
             if not (found and readable):
-                raise UsageError(f"{place} cannot be read: its exponents are texts such as '-1/2' or 'zero'{form}")
+                raise UsageError(f"{place} cannot be read; write exponents as texts such as '-1/2' or 'zero'{form}")
             cells += found
     if not cells:
         raise UsageError(f"{path} has no cells{form}")
@@ -154,7 +154,7 @@ def _record(entry: object, place: str, form: str) -> dict[str, Any]:
         UsageError: it is not a table, or has an unknown key or a value of the wrong type.
     """
     if not isinstance(entry, dict):
-        raise UsageError(f"{place} is {quote_value(entry)}, no table{form}")
+        raise UsageError(f"{place} is {quote_value(entry)}; it must be a table{form}")
     for key, value in entry.items():
         if key not in KEYS:
             raise UsageError(f"{place}: {unknown_name_error('key', key, KEYS)}{form}")

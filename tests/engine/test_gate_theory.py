@@ -21,7 +21,7 @@ from .scenarios import HALF, ROUTERS, RULES, N, broken, check, published, size
 
 
 def held_and_live(ray, rule):
-    """The block's muP, with gates replaced by their mean and slope (assumption B2 of MSSP paper, J.2), and in the dynamics."""
+    """The block's muP, with gates held at mean and slope (assumption B2 of MSSP paper, J.2), and in the dynamics."""
     point = derive(None, rule, "mup", ray=ray).scaling.point(ray)
     return [Analysis(ray, point, optimizer(rule), p) for p in (MOE_BLOCK, architecture("moe-sigmoid"))]
 

@@ -232,7 +232,7 @@ def test_a_formula_fails_outside_its_cone(mup):
         cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["B"], Structure(), network=ARCHITECTURES["swiglu"])
     assert "but psi ~ n^(1)" in str(cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure()))
     no_mssp = cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())
-    assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in str(no_mssp)
+    assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but none of its monomials is Theta(1)" in str(no_mssp)
 
 
 def test_a_gradient_above_its_epsilon_is_not_a_proof():

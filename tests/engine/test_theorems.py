@@ -135,7 +135,7 @@ def test_mup_exists_on_a_whole_cell():
     assert "h1 ~ n^(1/2)" in decide_exists(p, b, Structure(), rays).why
     small = replace(c.tensors["router"], lr=Power.of({"N": -1}))
     wrong = decide_exists(p, replace(c, tensors={**c.tensors, "router": small}), Structure(), rays)
-    assert wrong.verdict == "refuted" and "no monomial of it is Theta(1) on all rays" in wrong.why
+    assert wrong.verdict == "refuted" and "none of its monomials is Theta(1) on all rays of the cone" in wrong.why
 
 
 def mssp_on_walls(rule):
@@ -315,7 +315,7 @@ def test_a_divisor_of_two_sizes_proves_nothing():
     slow = {r: replace(t, lr=t.lr * Power.of({"N": -5})) for r, t in found["A exists"].scaling.tensors.items()}
     slow["readout"] = replace(slow["readout"], init_std=Power.of({"N": -6, "N_e": 2}))  # its change is of size N^-5
     decision = decide_exists(on, replace(found["A exists"].scaling, tensors=slow), Structure(), [(1, 0), (1, 1)])
-    assert decision.verdict == "undecided" and "is not one power on the cone" in decision.why
+    assert decision.verdict == "undecided" and "is not one power of the axes on the cone" in decision.why
 
 
 # --- command line ---------------------------------------------------------------------------------------------------

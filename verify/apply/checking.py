@@ -87,7 +87,8 @@ FEW = (
 )
 """Note in a report where M grows more than K."""
 CHOSEN = (
-    "tokens switched experts in these few steps, a jump that no exponent describes; use more experts or a smaller rate"
+    "tokens switched experts in these few steps, which changes a signal by a jump that follows no power of n; use "
+    "more experts or a smaller learning rate"
 )
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
@@ -157,7 +158,7 @@ def check_model(
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
-            raise UsageError(f"{what} is {quote_value(count)}, which decides nothing; give {least} or more")
+            raise UsageError(f"{what} is {quote_value(count)}, which is too few for a verdict; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     build = limited(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
@@ -169,12 +170,13 @@ def check_model(
     _check_trains(model, own, inputs)
     again = built(build, sizes[0], seed=1)[0] if own is not None else model
     if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
-        raise UsageError("build draws the same values whatever the seed: it calls torch.manual_seed; leave that out")
+        raise UsageError("build draws the same values for every seed; remove torch.manual_seed from it")
     optimizer = _read_optimizer_rules(own, model, reading) if optimizer is None else optimizer
     if lost := [role for role in reading.network.tensors if not of_role(model, role)]:
         if lost[0] in reading.network.frozen:
             raise UsageError(
-                f"{lost[0]} is no parameter, but differs along an axis that grows; make it a frozen parameter"
+                f"{lost[0]} is a tensor with a growing axis but not a parameter; make it a parameter with "
+                "requires_grad=False"
             )
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
@@ -205,7 +207,8 @@ def check_model(
     still = [role for role, size in (eps or {}).items() if size == TINY and role in routers]
     if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
         raise UsageError(
-            f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
+            f"{still[0]} has no gradient at K=1, where the gate of the one active expert is constant; give K=2 at the "
+            "base"
         )
     numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = build_plan(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
@@ -366,7 +369,7 @@ def _find_after_experts(network: Network) -> set[str]:
 
 
 def _suspend_noisy_experts(report: Report, behind: Collection[str], share: float) -> Report:
-    """Makes refuted rows inconclusive where the gradient noise of few tokens can lift a size above its prediction.
+    """Makes refuted rows inconclusive where the gradient noise of few tokens can make a size larger than predicted.
 
     Model: the engine's step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). The noise of
     the few tokens here scales as (K/M)^(1/2), and a token's contribution to its own signal does not shrink.
@@ -384,7 +387,9 @@ def _suspend_noisy_experts(report: Report, behind: Collection[str], share: float
         told = r.verdict is Verdict.REFUTED and r.predicted is not None and (least < 0 or r.quantity in behind)
         if told and lifted and not r.fit.zero:
             return replace(
-                r, verdict=Verdict.INCONCLUSIVE, note="an expert sees few tokens here; see the note on M and K below"
+                r,
+                verdict=Verdict.INCONCLUSIVE,
+                note="undecided, since an expert gets few tokens here; see the note on M and K below",
             )
         return r
 
@@ -563,17 +568,25 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
     """
     mine = {id(p) for p in model.parameters()}
     if not any(p.requires_grad for p in model.parameters()):
-        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+        raise UsageError(
+            "no parameter of the model trains: requires_grad is False for all; set it for the parameters to train"
+        )
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
         raise UsageError(
-            "the optimizer that build returns has parameters of another model; give it those of the returned one"
+            "the optimizer that build returns has parameters of another model; construct it with those of the "
+            "returned model"
         )
     with exactly(), running(inputs[0]):
         out = output_of(model(*inputs[0], **inputs[1]))
         if not out.isfinite().all():
-            raise UsageError("the output of the model is not a number")
+            raise UsageError(
+                "the output of the model is not finite at the smallest size; check its initial values and the input"
+            )
         if not out.requires_grad:
-            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
+            raise UsageError(
+                "the output has no gradient, because it is detached or computed under torch.no_grad; return it with "
+                "its graph"
+            )
 
 
 def find_first_to_blame(report: Report) -> ReportRow | None:
@@ -735,7 +748,7 @@ def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimize
             tensor.zero_()
     parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
     if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
-        raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
+        raise UsageError(f"check-model cannot train with the constraint of {bound}; use scalecalc verify")
     return build_optimizer(
         [
             build_group(
@@ -858,7 +871,7 @@ def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measu
     """
     there = [x for x in found if all(map(len, found[x]))]
     if not there:
-        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+        return f"loss {loss}: its gradient is zero at some of these sizes, so that no power of n can be fitted"
     name = max(there, key=lambda x: float(np.median(found[x][0])))
     power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
     said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
@@ -969,8 +982,8 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
     whole = way(base, target)
     if whole.ray is None or not whole.exact:
         raise UsageError(
-            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
-            "give for example N=32,M=4 and N=128,M=16"
+            "no ray leads from base to target: an axis shrinks, K grows faster than M, or the growth factors are not "
+            "powers of one number; give for example N=32,M=4 and N=128,M=16"
         )
     if points < 2:
         raise UsageError(f"points is {points}; give two or more, three for a verdict")
@@ -983,7 +996,7 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         apart = ratio ** (OFF / (points - 1))
         if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
             steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
-            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+            said = f"there are no {points} evenly spaced whole sizes from {axis}={n} to {axis}={target[axis]}"
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
@@ -992,7 +1005,9 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
         )
     if any(a == b for a, b in pairwise(sizes)):
-        raise UsageError(f"{points} points are more than lie between base and target; give fewer")
+        raise UsageError(
+            f"{points} points are more than there are whole sizes between base and target; give fewer points"
+        )
     return list(sizes)
 
 

@@ -34,7 +34,7 @@ NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
-ZERO = "{}: starts at zero in the module, and init_ draws it; to keep it at zero, leave out its std"
+ZERO = "{}: starts at zero in the module, but init_ draws random values; to keep it at zero, give no std for it"
 KEPT = (
     "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
     "is centred at zero"
@@ -149,7 +149,7 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
     }
     if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
-        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
+        raise UsageError(f"{', and '.join(said)}; freeze these parameters, or remove them from the model")
 
 
 def collect_warnings(
@@ -218,8 +218,16 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
 
 
 def find_uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
-    """Returns the initial value that all entries of a vector share in all modules; None if they differ or it is a
-    matrix."""
+    """Returns the common initial value of all entries of a vector parameter, such as 1 for a norm's gain or 0 for a
+    bias.
+
+    Args:
+        models: modules of several sizes in which the parameter is inspected.
+        role: name of the parameter.
+
+    Returns:
+        The value if all entries have it in every module; None if they differ, or if the parameter is a matrix.
+    """
     values = [p.flatten() for model in models for p in of_role(model, role)]
     if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
         return None

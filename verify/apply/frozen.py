@@ -39,7 +39,7 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield OpenDemand(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            yield OpenDemand(demand, e.name, 0, f"{what}, but its parts need different powers of the sizes", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_compute_rms(x) for x in found]
         if rule is None or not all(sizes):

@@ -84,7 +84,9 @@ class Contractions:
             elif self.is_sampled(letter) and (len(vectors) == 1 or not isinstance(self.space(letter), Points)):
                 left.append(self.mean(self.entrywise(vectors, letter, where), letter))
             elif len(vectors) == 1:
-                raise NotCovered(f"{where} sums the entries of one vector")
+                raise NotCovered(
+                    f"{where} sums the entries of a single vector along a growing index, which is not supported"
+                )
             else:
                 left.append(self.inner(self.entrywise(vectors[:-1], letter, where), vectors[-1], letter))
         present = {x for q in left for x in (*q.letters, *q.over)}
@@ -99,7 +101,7 @@ class Contractions:
         return "".join(x for x in letters if x not in self.growing), "".join(grow)
 
     def zero(self, letters: str) -> Leading:
-        """Returns the exact zero with some indices."""
+        """Returns a quantity with the given indices that is exactly zero."""
         fixed, over = self.split_indices(letters)
         shape = [*(self.sizes[x] for x in fixed), *(self.space(x).zero.size for x in over)]
         return Leading(fixed, over, np.zeros(shape), NONE)
@@ -113,7 +115,7 @@ class Contractions:
             return Leading(letter, "", np.ones(self.sizes[letter]))
         space = self.space(letter)
         if not isinstance(space, Particles):
-            raise NotCovered(f"{where} repeats what has no index {letter}")
+            raise NotCovered(f"{where} broadcasts a signal along the growing index {letter}, which is not supported")
         return Leading("", letter, np.ones(space.zero.shape))
 
     def entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
@@ -133,7 +135,10 @@ class Contractions:
         """Applies a function to vectors entry by entry; it must be linear in every vector whose power is not 0."""
         space, found = self.space(letter), []
         if any(q.over != letter for q in vectors):
-            raise NotCovered(f"{where} is a function along {letter} of what has two indices that grow")
+            raise NotCovered(
+                f"{where} applies a function along {letter} to a signal with two growing indices, which is not "
+                "supported"
+            )
         for index in np.ndindex(*(self.sizes[x] for x in letters)):
             at = dict(zip(letters, index, strict=True))
             arguments = [q.values[tuple(at[x] for x in q.letters)] for q in vectors]
@@ -156,12 +161,12 @@ class Contractions:
         return self._finish_sum(Leading(letters, over, values, x.power + y.power), most, (x, y))
 
     def _dual(self, x: Leading, y: Leading, letter: str) -> tuple[Values, Values]:
-        """Returns arrays whose products are expectations over an index, which must be the last growing index of
-        both."""
+        """Returns two arrays whose products are the expectations over a growing index, the last one of both
+        quantities."""
         if self.is_sampled(letter):
             return x.values / self.space(letter).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {letter}:
-            raise NotCovered(f"a product along {letter} of what has two indices that grow")
+            raise NotCovered(f"a product along {letter} of signals with two growing indices, which is not supported")
         return self.space(letter).dual(x.values, y.values)
 
     def mean(self, q: Leading, letter: str) -> Leading:

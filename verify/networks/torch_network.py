@@ -74,7 +74,7 @@ def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
     found: Callable[..., Tensor] | None = OWN.get(kind.torch)
     if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
         where = "define it in OWN, verify/networks/torch_network.py"
-        raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")
+        raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, to which functions.toml maps it; {where}")
     return found
 
 
@@ -146,7 +146,8 @@ class TorchNetwork(nn.Module):
         return seen
 
     def select_seen(self, letters: str, x: Tensor) -> Tensor:
-        """Returns the entries that a token sees of a tensor with these index names: those of the first K experts."""
+        """Returns the part of a tensor that belongs to the first K experts, which are those that a token is routed
+        to."""
         for k, letter in enumerate(letters, x.ndim - len(letters)):
             if self.network.letters.get(letter) == "M":
                 x = x.narrow(k, 0, self.active)
