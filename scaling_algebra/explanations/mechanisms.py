@@ -67,7 +67,8 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
 
 
 def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the inner products of rank-one updates with what they act on, each with the index classes it sums over."""
+    """Yields the inner products of rank-one updates with the signals they act on, each with the index classes it
+    sums over."""
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
         yield f"the update of {inner.tensor} meets its own {side} again", inner.classes

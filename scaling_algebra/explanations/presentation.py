@@ -65,7 +65,7 @@ def obstacles(o: Obstacles) -> Document:
 
 
 def _why(left: Level | str) -> str:
-    """Returns the first undecided size, or the reason why nothing is derived; empty if all is certified."""
+    """Returns the first reason why the answer without a function is not certified; empty if it is."""
     return left if isinstance(left, str) else str(left.open[0]) if left.open else ""
 
 
@@ -139,7 +139,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 
 
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
-    """Shows the product of initial tensors before matching; typeset formulas use the symbols of the network."""
+    """Shows the product of initial tensors before its factors are matched, in the symbols of the network."""
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]

@@ -23,10 +23,10 @@ from .monomials import Choice, MatchedMonomial
 
 @dataclass(frozen=True)
 class Constant:
-    """A deterministic factor of a monomial.
+    """A scalar factor of a monomial that is not random, such as a learning rate or the std of an initial tensor.
 
     Attributes:
-        label: what it is.
+        label: its description.
         power: its size as a power of the axes.
         exponent: its exponent of n.
     """
@@ -57,7 +57,7 @@ class LeadingTerm:
 
     @property
     def added(self) -> Power:
-        """The factor that the sums contribute, as a power of the axes."""
+        """The factor that the sums over indices contribute, as a power of the axes."""
         return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
 
     @property

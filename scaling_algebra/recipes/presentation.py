@@ -90,7 +90,7 @@ def _rule(s: Setting) -> Piece:
 
 
 def number(value: float | None) -> str:
-    """Formats a number with six significant digits; None gives an empty string."""
+    """Formats a number with six significant digits; returns an empty string for None."""
     return "" if value is None else f"{value:.6g}"
 
 

@@ -81,7 +81,7 @@ def reach(
 
 
 def descent(scaling: Scaling) -> Scaling:
-    """Returns the equivalent scaling for gradient descent, with learning rate over epsilon.
+    """Converts a scaling to the equivalent one for gradient descent: learning rates are divided by epsilons.
 
     Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
     """
@@ -112,9 +112,9 @@ def _make_ray(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
 
 
 def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
-    """Returns gradient descent whose learning rates include the normalisers at the last step on a ray.
+    """Returns a scaling of gradient descent whose learning rates include the normalisers of the last step on a ray.
 
-    It agrees with the normalising optimizer wherever its normalisers are these powers of the axes.
+    It trains like the normalising optimizer wherever its normalisers are these powers of the axes.
     """
     forms_of = {role: [x.form for x in look.runs.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
     rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}

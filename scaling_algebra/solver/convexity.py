@@ -25,16 +25,16 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """A cache of analyses of formulas on rays. Cones that share a ray have the same exponents there.
+    """A cache of analyses, by formula and ray.
 
-    Products of kernels are shared by all formulas on a ray.
+    Cones that share a ray have the same exponents there, and all formulas on a ray share products of kernels.
 
     Args:
         network: the network.
         routed: include rays with K < M, and their limits.
 
     Raises:
-        UsageError: the network divides or gates by sizes; its divisors are not linear in the rates.
+        UsageError: the network has divisors or gates of unknown size; these are not linear in the rates.
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:

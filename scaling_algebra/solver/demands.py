@@ -150,12 +150,13 @@ class Fixing:
 
 
 def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
-    """Tests whether a demand applies to an optimizer: a demand on an epsilon needs a rule that has one."""
+    """Tests whether a demand applies to an optimizer: one on an epsilon applies only if the tensor's rule has an
+    epsilon."""
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Rejects a point by lower bounds, which are quick and mostly sufficient.
+    """Rejects parameters that violate a demand, by lower bounds, which are quick to compute and mostly sufficient.
 
     Raises:
         Infeasible: a demand fails.
@@ -374,7 +375,7 @@ def summarise_failures(failures: Sequence[str], where: str) -> list[str]:
 
 
 def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
-    """Explains why a given epsilon does not have the size of its gradient; None if it does."""
+    """Explains why an epsilon that the user fixed does not have the size of its gradient; None if it does."""
     role = demand.fixes.removeprefix("d.")
     if demand.kind != "scale" or not concerns(demand, look.optimizer):
         return None
@@ -469,11 +470,11 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 
 
 def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
-    """Returns the sizes that stay undecided, if no demand is seen to fail.
+    """Returns the demands that stay undecided, after checking that no demand is known to fail.
 
-    A demand is met where bound and witness agree. The others are examined step by step. Once one stays undecided with
-    the larger budgets, the others get the first two only, and after a few the first only, unless full effort is
-    requested.
+    A demand is met if an upper bound and a monomial agree. The others are examined step by step. Once one stays
+    undecided with the larger budgets, the others get the first two only, and after a few the first only, unless full
+    effort is requested.
 
     Raises:
         Infeasible: a demand does not hold.
@@ -518,7 +519,7 @@ def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None)
 def unmet(
     at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
 ) -> tuple[tuple[tuple[Demand, str], ...], tuple[OpenDemand, ...]]:
-    """Returns the demands that fail, in order of update and signal, and the sizes that are undecided.
+    """Returns the demands that fail, in order of update and signal, and those that are undecided.
 
     Args:
         at: the engine at this and other points.

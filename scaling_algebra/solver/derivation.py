@@ -438,7 +438,7 @@ def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) 
 
 
 def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the reason of each number of a solution, by role and setting."""
+    """Returns the reason text of each number of a solution, by (role, setting)."""
     reasons = _by_law(network, ray, solution) if not solution.fixed_by else {}
     for role in network.tensors:
         for label, letter in SETTINGS.items():
@@ -461,7 +461,8 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the layer-wise law that gives each number, for numbers that are not zero."""
+    """Returns the layer-wise law behind each number of a solution, by (role, setting), for numbers that are not
+    zero."""
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():
@@ -496,7 +497,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
-    """Says for every given number whether the demand that would fix it holds."""
+    """Returns the reason text of every number that the user fixed: whether the demand that would determine it holds."""
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.list_demands(asked.network, solution.structure) if d.fixes}
     failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
@@ -523,7 +524,8 @@ def _make_derivation(
 
 
 def _borrow_mup(asked: Configuration) -> Derivation:
-    """Returns the muP of another network of the family; tensors that it lacks get Theta(1) init and rate."""
+    """Applies the muP of another network of the family; tensors that the other network lacks get Theta(1) init and
+    rate."""
     rule = asked.parameterization
     family = rule.borrowed.partition("-")[0]
     if not asked.network.name.startswith(f"{family}-"):
@@ -574,9 +576,9 @@ def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
-    """Sets the learning rate at which the first step changes the first layer by Theta(1).
+    """Sets the learning rate such that the first step changes the first layer by Theta(1).
 
-    One epsilon is set such that no first gradient is below it, as the routers paper assumes.
+    All tensors get one epsilon, which no gradient of the first step is below, as the routers paper assumes.
     """
     ray, network = asked.ray, asked.network
     if not ray["N"]:
@@ -599,7 +601,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
 
 
 def _with_readout(scaling: Scaling, roles: Sequence[str], other: Scaling | None) -> Scaling:
-    """Takes the init of the readouts from another scaling, or sets it to zero if there is none."""
+    """Returns a scaling with the readout inits of another one, or with readouts that start at zero if ``other`` is
+    None."""
     stds = {role: None if other is None else other.tensors[role].init_std for role in roles}
     last = {role: replace(scaling.tensors[role], init_std=std) for role, std in stds.items()}
     return replace(scaling, tensors={**scaling.tensors, **last})

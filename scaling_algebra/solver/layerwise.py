@@ -29,12 +29,12 @@ _LEARNED = ("effective", "cross")
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
-    """Computes powers of the unknowns from the alignment exponents of every layer, as measured by the engine.
+    """Computes the powers of the parameters from the alignment exponents of every layer, which the engine measures.
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
     since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
-    axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
+    axes grow at one rate, this decides which of them has a power. The solver keeps an entry only if it equals the
     solution on the ray.
     """
     network, t = look.network, last_step(look.network, structure)
@@ -73,7 +73,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers.
+    """Computes powers of the multipliers, from the demand that the products with them learn by Theta(1).
 
     A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
     """
@@ -93,7 +93,8 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Computes powers of the weights of auxiliary losses: their gradients are one over the number of entries, too."""
+    """Computes powers of the weights of auxiliary losses, such that their gradients are one over the number of
+    entries."""
     powers: dict[str, Power] = {}
     for loss, x, g in find_meetings(look.network):
         count, weight = look.network.size(look.network.signals[x]), name_weight(look.network, loss)

@@ -161,7 +161,7 @@ def newton(
 
 
 def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
-    """Tests whether quantities that are exactly zero stay so at every later update.
+    """Tests whether quantities that are exactly zero at step ``last`` stay so at every later update.
 
     Law: zeros follow from the tensors that are zero. Once an update leaves all of these unchanged, so does every later
     one.
@@ -223,9 +223,10 @@ def _after_descent(
 
 
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
-    """Converts a solution of gradient descent for rules with an epsilon.
+    """Converts a solution of gradient descent to one for rules with an epsilon.
 
-    Epsilons become the largest gradients of its run, and c - d takes the value of c. Held unknowns keep their values.
+    Epsilons become the largest gradients of its run, and c - d takes the value of c. Unknowns with a fixed value keep
+    it.
     """
     values = dict(look.point.values)
     for role in at.epsilons:

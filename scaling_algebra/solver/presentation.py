@@ -54,12 +54,13 @@ def derivation(d: Derivation) -> Document:
 
 
 def add_level(about: str, level: Level | None) -> str:
-    """Returns the title of some numbers, followed by their level."""
+    """Returns the title of an answer followed by how much of it is certified."""
     return about if level is None else f"{about}, {level}"
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """Returns what is not certified, to print below the numbers: the tensors concerned, then the first reasons."""
+    """Returns the blocks that say what is not certified, printed below the numbers: the tensors, then the first
+    reasons."""
     if level is None or not level.lines:
         return []
     about = [level.concerned] if level.concerned else []
@@ -67,7 +68,12 @@ def left_open(level: Level | None) -> list[Block]:
 
 
 def first_lines(lines: Sequence[str], where: str) -> list[str]:
-    """Returns the first lines, and a line with the number of the others; ``where`` is where Python has them."""
+    """Returns the first lines, then a line that counts the others and says where to find them.
+
+    Args:
+        lines: all lines.
+        where: the attribute that contains them in Python.
+    """
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--format json names them, in Python {where})"] if more > 0 else [])]
 
@@ -165,7 +171,7 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
 
 
 def _instead(d: Derivation) -> list[str]:
-    """Compares the given powers and their consequences with the powers derived with nothing given."""
+    """Compares the powers under the user's fixed values with those derived without them."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:
@@ -206,7 +212,7 @@ def _notes(d: Derivation) -> list[Piece]:
 
 
 def _ties(ds: Sequence[Derivation]) -> list[str]:
-    """Warns if a selection of experts depends on a router that starts at zero."""
+    """Returns a warning if experts are selected by a router that starts at zero."""
     zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
     selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
     return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
@@ -216,7 +222,7 @@ def _ties(ds: Sequence[Derivation]) -> list[str]:
 
 
 def alike(one: Derivation, two: Derivation) -> bool:
-    """Tests whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
+    """Tests whether two parameterizations can share a table: they differ in few cells, and the user fixed nothing."""
     changed = sum(len(_changes(one, two, role)) for role in one.tensors)
     return changed <= len(one.tensors) and not one.configuration.given and one.level == two.level
 
@@ -284,7 +290,7 @@ def _list_axes(axes: Sequence[str]) -> str:
 
 
 def _structure(d: Derivation) -> Iterator[Piece]:
-    """Yields the interventions, and one line that counts the structures rejected before."""
+    """Yields the interventions of a parameterization, and one line that counts the structures that were rejected."""
     if d.chosen is None:
         return
     title = d.configuration.parameterization.title

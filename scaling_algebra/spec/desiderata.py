@@ -246,10 +246,11 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """Changes which unknown a demand determines if the user fixes a member of a gauge class.
+    """Changes which unknown a demand determines, if the user fixes one of several redundant parameters (a gauge class).
 
-    The demand that would determine this member determines the multiplier instead, which otherwise is a gauge and stays
-    1. If several members are fixed, a learning rate comes before another multiplier, and that before an init.
+    By default the multiplier of the class is fixed at 1. If the user fixes another member instead, the demand that
+    would determine this member determines the multiplier. If several members are fixed, a learning rate comes before
+    another multiplier, and that before an init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -285,7 +286,7 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
 
 
 def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]:
-    """Names the parts of a product's output that are due to updates of its tensors: ``("effective", "cross")``.
+    """Names the parts of a product's output that updates of its tensors contribute: ``("effective", "cross")``.
 
     For a factor of a weight that is a product of tensors, it is the part of the signal that the whole weight computes.
     """
@@ -364,7 +365,7 @@ class Intervention:
     sum: str
 
     def on(self, structure: Structure) -> Structure:
-        """Returns a copy of a structure with this intervention."""
+        """Returns a copy of a structure to which this intervention is applied."""
         return replace(structure, **{self.field: getattr(structure, self.field) | self.names})
 
 

@@ -113,7 +113,8 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """Returns a structure in which a tensor with a fixed init starts at zero exactly if it is fixed to zero."""
+        """Adapts a structure to the fixed inits: a tensor starts at zero if and only if it is fixed to zero; others
+        are unchanged."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def relax_demands(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:

@@ -220,7 +220,7 @@ def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
-    """Returns the networks with the gate, bias and selection that a claim is about."""
+    """Returns the names of the networks that have the gate, bias and selection of a claim."""
     kind, _, extra = setting.get("gate", "any").partition("-")
     biases: tuple[bool, ...] = (False, True)
     if "bias" in extra:
@@ -266,7 +266,7 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
 
 
 def _find_quantity(look: Analysis, name: str) -> str:
-    """Returns the network's name of a printed quantity: parts of a sum belong to its first term."""
+    """Returns the network's name for a printed quantity: a part of a sum of products is a part of its first term."""
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
     if name in look.table or not isinstance(statement, Sum):

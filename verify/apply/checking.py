@@ -290,7 +290,7 @@ def _is_moving(m: Measurement, name: str) -> bool:
 
 
 def _suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
-    """Makes refuted rows inconclusive that are exactly zero because gradients vanish for all weights.
+    """Makes refuted rows inconclusive if they are exactly zero because gradients vanish whatever the weights are.
 
     Updates of tensors other than the blocked ones stay refuted.
 
@@ -335,7 +335,7 @@ def _suspend_crowded_updates(report: Report, inputs: Inputs, sizes: Sizes) -> Re
 
 
 def _has_single_power(cells: Sequence[Cell]) -> bool:
-    """Whether the exponents of all steps are decided and equal (None, where there is nothing, is ignored)."""
+    """Whether the exponents of all steps are decided and equal; steps without the quantity (None) are ignored."""
     return ... not in cells and len({e for e in cells if e is not None}) < 2
 
 

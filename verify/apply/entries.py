@@ -55,7 +55,8 @@ Settings = dict[str, Mapping[str, Setting]]
 def compute_settings(
     reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
-    """Returns the settings that the module itself needs, given the multipliers that it already applies.
+    """Returns the numbers to set on the module, which take into account the multipliers that the module already
+    applies.
 
     A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
     4 followed by a multiplier of 0.25 becomes a gain of 1.

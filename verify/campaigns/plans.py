@@ -272,7 +272,7 @@ def load_campaign(name: str) -> list[Job]:
 
 
 def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Returns the runs if no two of them have the same name.
+    """Returns the runs, after checking that no two of them have the same name.
 
     Args:
         jobs: the runs.

@@ -130,7 +130,12 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
 
 
 def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in a sum that are data: the ``known`` ones, and those that cannot be constants."""
+    """Returns the names in a sum that are columns of data instead of constants to fit.
+
+    Args:
+        of: the sum.
+        known: names that are known to be columns.
+    """
     found = of.quantities & set(known)
     for term in of.terms:
         constants = {q: e for q, e in term.powers if q not in found}

@@ -94,8 +94,8 @@ class RunTable:
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Returns the names of other numeric columns that vary among runs of the same size (seeds and run names
-        excluded)."""
+        """Returns the names of other numeric columns whose values differ among runs of the same size; seeds and
+        names are ignored."""
         groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
         for _, row in self.rows:
             groups.setdefault(tuple(row[name] for name in sizes), []).append(row)

@@ -223,8 +223,8 @@ class _Judge:
         return FEW.format(alone) if math.isfinite(usual.slope) and not refuted else ""
 
     def _is_far_from_powers(self, quantity: str, step: int) -> bool:
-        """Whether every local slope (between neighbouring sizes) is at least one, up to drift, away from each known
-        power."""
+        """Whether every local slope between neighbouring sizes differs from each known power by at least one, up to
+        drift."""
         known: Iterable[tuple[Fraction, bool]] = ()
         with suppress(LookupError, UsageError):
             known = tuple(self.powers(quantity, step)) if self.powers else ()

@@ -243,7 +243,7 @@ class MuonH(Hyperball, Muon):
 
 
 def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:
-    """Returns the factor on a weight in the last step, from decay or from the return to a sphere."""
+    """Returns the factor by which the last step shrank a weight, due to weight decay or to the return to a sphere."""
     decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
     factor: Tensor | float = group.get("kept", decay)
     return factor
