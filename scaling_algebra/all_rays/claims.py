@@ -276,9 +276,10 @@ def _list_clauses(
 
 
 def _state_theorems(face: Face) -> Iterator[Theorem]:
-    """Yields the theorems about a face.
+    """Yields the theorems about a face: all rays of a network on which the same axes are fixed.
 
-    On each piece with a formula, it exists and is unique; elsewhere there is none; and the pieces cover all rays.
+    For each cone with a formula: the formula meets all demands there, and nothing else does. For the remaining rays: no
+    parameters do. And the cones cover all rays.
     """
     title, suffix, parts = face.rule.title, _name_suffix(face), cover_rays(face)
     solved = tuple(p for p in parts if p.scaling is not None)

@@ -199,7 +199,8 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The condition on the parameter: the size of the quantity without it, and the value that makes it Theta(1)."""
+        """The reason in words: the size of the quantity without the parameter, and the value of it that makes the
+        size Theta(1)."""
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:

@@ -170,9 +170,9 @@ class Formula(Rendered):
                 continue
             bound = look(name, k, LEAD)
             if bound.unknown:
-                raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
+                raise UsageError(f"{name}@{k} is undecided on {ray}, but this formula is valid only while it is O(1)")
             if (size := bound.lead) is not None and size > 0:
-                raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
+                raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}, but this formula is valid only while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
         return self._on(ray, values, {})
@@ -209,7 +209,10 @@ class Formula(Rendered):
             divisors: cache of the exponents of divisors.
         """
         if not self.complete:
-            raise UsageError(f"{self.quantity}@{self.step} is known as a lower bound only, which has no exponent")
+            raise UsageError(
+                f"{self.quantity}@{self.step} is only known to be at least this formula, so that its exponent is "
+                "undecided; use scalecalc signals"
+            )
 
         def value(unknown: str) -> Fraction:
             if not unknown.startswith("v."):

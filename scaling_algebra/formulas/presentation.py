@@ -80,7 +80,7 @@ def _notes(f: Formula) -> list[str]:
             f"a lower bound: monomials may be missing; with the parameters shown they exceed it by at most "
             f"({product})^({f.slack})"
             if f.slack
-            else "a lower bound: monomials may be missing"
+            else "this is a lower bound: monomials may be missing"
         )
     return notes
 

@@ -104,8 +104,10 @@ class Monomial:
         return Monomial(powers=self.powers)
 
     def at(self, values: Mapping[str, float]) -> float:
-        """Evaluates the monomial; a quantity without a value is 1. It must have no parameters; logarithms are
-        ignored."""
+        """Evaluates the monomial at given values of its quantities; a quantity without a value is 1.
+
+        It must have no parameters; logarithms are ignored.
+        """
         return prod((values.get(n, 1.0) ** _number(e) for n, e in self.powers), start=_number(self.coefficient))
 
     def record(self) -> dict[str, Any]:

@@ -25,10 +25,10 @@ Grades = Mapping[Counts, tuple[Form | None, Fraction]]
 
 @dataclass(frozen=True)
 class MaxForm:
-    """The monomials of a size.
+    """A size on all rays of a cone, as a maximum of monomials in the axes and the unknown parameters.
 
     Attributes:
-        forms: monomials, each of which leads somewhere among those with the same unknowns.
+        forms: the monomials; each is on some ray the largest of those with the same unknowns.
         slack: None if no monomial is missing. Otherwise the size is at most the largest monomial times (product of all
             axes)^slack, counting only combinations of unknowns that occur in `forms`.
     """

@@ -97,15 +97,15 @@ class Conflict:
 
 @dataclass(frozen=True, repr=False)
 class Horizon(Rendered):
-    """The general solution for a set of invariants.
+    """How the quantities of an optimizer must change with batch and tokens so that a set of invariants stays fixed.
 
     Attributes:
         optimizer: the optimizer.
         held: the invariants.
-        axes: the axes that change, of B and T.
+        axes: the axes that change, of B (batch) and T (tokens).
         powers: the determined quantities as monomials in the axes and the free quantities; empty if there is no
             solution.
-        free: quantities that nothing determines.
+        free: quantities that the invariants do not determine.
         conflicts: the reasons why there is no solution.
     """
 
@@ -180,7 +180,8 @@ class Horizon(Rendered):
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
     ) -> Document:
-        """Makes the document of the solution, or of the reasons why there is none.
+        """Makes the report: how each quantity changes with batch and tokens, or why the invariants contradict each
+        other.
 
         Args:
             numbers: by quantity its factor and, if a base value is given, the new value.

@@ -65,7 +65,7 @@ def _next_terms(answer: NextTerms) -> Iterator[Block]:
         yield Grid.of(header, map(_next_term, terms[:_SHOWN]))
     notes = ["powers alone, without constants"]
     if not terms:
-        notes = [f"no other term is above {limit} of a leading one (constants left out)"]
+        notes = [f"no other term is larger than {limit} times the leading one (up to constants)"]
     if len(terms) > _SHOWN:
         notes.append(f"{len(terms) - _SHOWN} smaller terms are not printed")
     if answer.unknown:

@@ -380,9 +380,9 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
-    """Returns the power of each setting in ``WHAT``.
+    """Returns init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
 
-    torch multiplies weight decay by the learning rate, and the product of both is constant.
+    torch multiplies weight decay by the learning rate; the decay is such that this product is constant.
     """
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}

@@ -192,7 +192,7 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
         raise network.unknown(f"tensor or multiplier of {network.name}", tensor, (*symbols, *others))
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
-        raise UsageError(f"cannot fix {label!r}; give {example}, or {AGGREGATION}")
+        raise UsageError(f"cannot fix {label!r}; give a parameter of a tensor, such as {example}, or {AGGREGATION}")
     rule = optimizer.of(role)
     if setting != "init" and role in network.frozen:
         raise UsageError(f"cannot fix {label!r}: {role} is frozen and has no {setting}; leave it out")

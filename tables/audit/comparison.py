@@ -345,7 +345,10 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -
     """Moves the three printed cells of a tensor to the multiplier-free gauge, and compares them there."""
     abc = gauges.get(_tensor(cell))
     if abc is None:
-        raise NotComparable("a gauge needs multiplier, init std and lr; one is printed blank")
+        raise NotComparable(
+            "the paper leaves multiplier, init std or lr of this tensor blank, and all three are needed for a "
+            "comparison"
+        )
     free, mine = abc.without_multiplier(d.optimizer.of(role)), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None and free.lr is not None and mine.lr is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)

@@ -44,7 +44,7 @@ def value(found, ray, point):
     try:
         return found.on(ray, point)
     except UsageError as reason:
-        assert "holds while it is O(1)" in str(reason), reason
+        assert "is valid only while it is O(1)" in str(reason), reason
         return "beyond"
 
 

@@ -194,7 +194,7 @@ def test_diverged_runs_are_left_out_and_counted(tmp_path, capsys):
     table = rates(noise=1e-3)
     table["loss"][[6, 13]] = np.inf, np.nan
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 0
-    assert "20 runs; residuals" in (said := capsys.readouterr().out) and "; 2 that diverged left out" in said
+    assert "20 runs; residuals" in (said := capsys.readouterr().out) and "; 2 that diverged ignored" in said
 
 
 def test_sizes_without_a_best_rate_between_others_are_left_out(tmp_path, capsys):

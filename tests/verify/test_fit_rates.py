@@ -143,7 +143,7 @@ def test_edges_and_diverged_runs_are_told(tmp_path, capsys):
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", x), *ASKED, "--claim", "batch=1/2") == 3
     said = capsys.readouterr().out
     assert "the powers put the best rate of N=" in said and "inside its grid, where it is not" in said
-    assert "1 that diverged left out" in said
+    assert "1 that diverged ignored" in said
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from .parts import locate_parts as spans_of
 from .plans import find_optimizer
 from .remarks import explain_surprises
 
-NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
+NEGLIGIBLE = "these numbers assume a negligible epsilon; set it far below every gradient: 1e-30 suffices, 1e-8 may not"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )

@@ -82,7 +82,14 @@ def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[s
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    other = [
+        OpenDemand(
+            "there is one on this ray",
+            "the ray",
+            0,
+            f"{r.missing}; the powers are those of the ray {r.instead}",
+        )
+    ]
     read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
     held = (*r.open, *(other if r.missing else ()), *read, *find_misscaled_tensors(p, small, base))
     if held and strict:

@@ -126,7 +126,7 @@ def _describe_missing_columns(path: Path, gone: Sequence[str], columns: Sequence
 def count_diverged(groups: Iterable[Columns]) -> str:
     """Returns the end of a line that says how many runs diverged; empty if none did."""
     count = sum(int(np.isnan(x[LOSS]).sum()) for x in groups)
-    return f"; {count} that diverged left out" if count else ""
+    return f"; {count} that diverged ignored" if count else ""
 
 
 def select_best_rate_runs(x: Columns, sizes: Sequence[str]) -> tuple[Array, list[str]]:

@@ -200,7 +200,7 @@ class _Judge:
             return ""
         doubt, parts = "", _find_quotient_parts(self.m, quantity, step)
         if judge_exponent(measured, predicted, self.spacing, later=True) is not Verdict.REFUTED:
-            doubt = f"moves towards {predicted} from pair to pair of sizes; take larger sizes"
+            doubt = f"the slope moves towards {predicted} from one pair of sizes to the next; choose larger sizes"
         elif self.powers and measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
             doubt = f"the predicted n^({predicted}) may be hidden by a larger correction that fades; try larger sizes"
         elif self.powers and parts and not any(self._is_refuted(part, step) for part in parts):

@@ -294,7 +294,7 @@ def _compute_root(squares: Tensor) -> Tensor:
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
-    """Several optimizers as one, with the groups of all."""
+    """Several torch optimizers as one, with the parameter groups of all."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for x in optimizers for group in x.param_groups], {})
