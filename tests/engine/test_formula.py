@@ -174,7 +174,7 @@ def test_a_fixed_number_of_experts(name):
     assert compared >= 3
     with pytest.raises(UsageError, match="for fixed M, but M grows"):
         found.on(ray, point)
-    with pytest.raises(UsageError, match="for growing M; on N=1"):
+    with pytest.raises(UsageError, match="assumes that M grows, which it does not on N=1"):
         formula(name, "sgd").on(Ray({"N": 1, "N_e": 1, "M": 0}), point)
 
 

@@ -150,7 +150,7 @@ def test_the_power_of_the_best_rate(tmp_path, capsys):
         ("N,D,loss\n1,2,3\n2,3,4\n", "2 runs for 5 unknowns; give more runs"),
         (
             "N,D,loss\n" + "".join(f"8,{d},{2 + 3 / d}\n" for d in range(1, 9)),
-            "do not tell E, a, alpha apart; vary D, N one",
+            "cannot distinguish E, a, alpha; vary D, N one",
         ),
         (  # the other way round they fit as well
             "N,D,loss\n" + "".join(f"{n},{20 * n},{2 + 3 / n**0.3 + 9 / n**0.5}\n" for n in range(1, 9)),

@@ -184,7 +184,5 @@ def test_a_law_is_fitted_at_the_best_rate_of_each_size(tmp_path, capsys):
     path.write_text(grid_of_rates("peak"))
     assert exit_code(*asked) != 0
     said = capsys.readouterr().out
-    assert said.index("differ in peak; if this is the learning rate, give --columns lr=peak takes") < said.index(
-        "number"
-    )
+    assert said.index("differ in peak; if this is the learning rate, give --columns lr=peak") < said.index("number")
     assert exit_code(*asked, "--columns", "lr=peak") == 0
