@@ -113,7 +113,7 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """Changes a structure to match the fixed inits: a tensor starts at zero if and only if it is fixed to zero; others
+        """Matches a structure to the fixed inits: a tensor starts at zero if and only if it is fixed to zero; others
         are unchanged."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 

@@ -205,7 +205,7 @@ def test_no_number_where_the_formula_is_not_that_of_the_point():
     zero = derive("III", "sgd", "mup", readout_init="zero").scaling.point(REGIMES["III"])
     with pytest.raises(UsageError, match="zero or tied"):
         found.on(REGIMES["III"], zero)
-    with pytest.raises(UsageError, match="a lower bound only"):
+    with pytest.raises(UsageError, match="only known to be at least"):
         replace(found, slack=Fraction(1, 2)).on(REGIMES["III"], d.scaling.point(REGIMES["III"]))
 
 
