@@ -120,7 +120,7 @@ def test_batch_and_tokens_multiply():
     assert numbers.endswith("contained in the numbers: lr 4, eps 0.25")
     assert "recipe --hold sde --experts" in means and "K/M" not in "".join(both.by_run)
     assert "1-beta1 times 16, 1-beta2 times 16, warmup times 0.0625, which needs betas of 0.9375 or more" in betas
-    with pytest.raises(UsageError, match="there are no theory for batch and tokens with lion is not known"):
+    with pytest.raises(UsageError, match="there are no rules for batch and tokens with lion"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
 
