@@ -34,7 +34,7 @@ from .options import choose_network, find_traced, format_examples, network_optio
     ),
 )
 @network_options()
-@click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
+@click.option("--glossary", is_flag=True, help="Explain every term, quantity, desideratum and mechanism.")
 @prints_answer()
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
     """List every name the other commands accept; or, of one network, its equations and quantities.
@@ -45,7 +45,7 @@ def command(architecture: str | None, network: Path | None, glossary: bool) -> D
     if find_traced() is not None and not glossary:
         return "\n".join([str(find_traced().text).rstrip(), *(f"# {line}" for line in find_traced().model.lines)])
     if glossary and shown is not None:
-        raise UsageError("--glossary is about no network; leave out --architecture and --network")
+        raise UsageError("--glossary takes no network; leave out --architecture and --network")
     return glossary_document() if glossary else names_document() if shown is None else network_document(shown)
 
 

@@ -20,11 +20,11 @@ from scaling_algebra.spec.networks.language import Product
 
 @dataclass(frozen=True)
 class Alignment:
-    """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
+    """The alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
 
-    Forward, ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|``, where fan is the fan-in. Backward, with
-    the transposed map, the whole gradient in place of dx, and the fan-out. None if the fan does not grow, a factor is
-    exactly zero or a size is not certified.
+    Forward they are defined by ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|``, where fan is the
+    fan-in. Backward, the map is transposed, the gradient takes the place of x and dx, and fan is the fan-out. An
+    exponent is None if the fan does not grow, a factor is exactly zero, or a size is not certified.
 
     Attributes:
         role: the tensor of the map.

@@ -1,7 +1,8 @@
-"""Reconstructs the monomial of an exponent from a kernel of a signal.
+"""Reconstructs the monomial behind an exponent: the product of initial tensors that leads in a signal.
 
-Every signal records how it was made (``signals.Provenance``), and every product which matching made a kernel.
-Following these records back to the initial tensors gives one tensor network, whose half-weight sum is the exponent.
+The engine represents a signal by kernels, one for each Wick monomial. Every signal records how it was computed
+(``signals.Provenance``), and every product records which matching gave a kernel. Following these records back to the
+initial tensors gives one tensor network, whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class _Net:
         return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Returns the outer product of two monomials."""
+        """Returns the outer product of this monomial and another one."""
         shift, moved = len(self.indices), len(self.factors)
         return _Net(
             self.indices + other.indices,
@@ -271,7 +272,7 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Returns the unmatched factors as a kernel, and the positions of each."""
+        """Returns the kernel formed by the unmatched factors, and the positions of its factors in this monomial."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
@@ -290,7 +291,8 @@ class _Net:
 
 
 class _Walk:
-    """Follows a kernel back to the initial tensors.
+    """Expands a kernel (one Wick monomial of a signal) into initial tensors, by following the records of the
+    computation.
 
     Attributes:
         algebra: the algebra of the run.
@@ -309,7 +311,7 @@ class _Walk:
         """
         step = s.made
         if step is None:
-            raise LookupError(f"{s.name or 'a signal'} does not know how it was made")
+            raise LookupError(f"{s.name or 'a signal'} was computed without a record of its factors")
         if step.rule == "product":
             return self._product(s, k)
         if step.rule in ("tensor", "constant"):

@@ -104,7 +104,7 @@ def _check(question: Question) -> None:
 
 
 def _words(question: Question) -> None:
-    """Checks that the names of entries are known, and that no entry contradicts the kind of the question."""
+    """Checks that the names of entries are known, and that no entry has no effect for this kind of question."""
     check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
     recipe = question.get("ask") == "recipe"
     if apart := [word for word in (("regime", "ray") if recipe else SIZES) if question.get(word)]:
@@ -132,7 +132,7 @@ def _adapt_error(error: Exception) -> str:
 
 
 def _clauses(text: str) -> str:
-    """Keeps the clauses that mention no option and no command."""
+    """Removes from a message the clauses that mention an option or a command."""
     return "; ".join(x for x in re.split(r"(?<=[^;]); ", text) if not re.search(r"--\w|scalecalc", x))
 
 
@@ -190,7 +190,7 @@ def _prove(question: Question) -> PageAnswer:
 
 
 def _settle(question: Question) -> PageAnswer:
-    """Derives a parameterization; if the search finds none, tries to prove that there is none."""
+    """Derives a parameterization for the page; if the search finds none, tries to prove that there is none."""
     from scaling_algebra.proofs.prover import prove_missing
 
     try:

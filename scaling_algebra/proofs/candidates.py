@@ -45,7 +45,7 @@ def find_unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFI
             for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
                 answer = look(q, t, means)
                 if certified and not answer.decided:
-                    raise Undecided(f"{q} at t={t} is undecided at a candidate")
+                    raise Undecided(f"the size of {q} at t={t} is undecided for a candidate of the proof")
                 if answer.lead is not None and answer.lead > 0:
                     return demand, answer.form, f"{q} at t={t} is O(1)"
     for demand in demands if certified else ():
@@ -65,4 +65,4 @@ def expressible() -> Iterator[None]:
     try:
         yield
     except ValueError as reason:
-        raise Undecided(f"a candidate is beyond the engine: {reason}") from None
+        raise Undecided(f"a candidate of the proof has exponents that the engine cannot represent: {reason}") from None

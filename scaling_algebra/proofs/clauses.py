@@ -40,11 +40,18 @@ class Facts:
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
-        """Compares the exponent of a form, plus more terms, with zero."""
+        """Returns the comparison of a linear form, plus further terms, with zero.
+
+        Args:
+            form: the linear form.
+            sense: the relation, such as ``<=``.
+            more: further terms as (unknown, count).
+        """
         raise NotImplementedError
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Returns bounding forms of a quantity after t updates, or None if nothing is known."""
+        """Returns lower and upper bounds on a quantity after t updates as linear forms in the unknowns, or None if
+        unknown."""
         if (name, t) not in self._remembered:
             self._remembered[name, t] = self._bounds(quantity(self._table, name), t)
         return self._remembered[name, t]
@@ -116,8 +123,10 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
-        """Returns complete forms if a small budget suffices, else bounds with sizes of changes as unknowns, else
-        None."""
+        """Returns the complete size of a quantity as linear forms in the unknowns, if a small work budget suffices.
+
+        Otherwise returns bounds in which the sizes of some changes are unknowns; None if these are not known either.
+        """
         for run, work in zip(self._runs, _WORK, strict=True):
             self.forms.climb(replace(self.forms.rung, work=work))
             with suppress(Exhausted), run.ledger.question():

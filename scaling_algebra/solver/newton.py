@@ -63,7 +63,8 @@ def make_lazy_start(at: Places) -> dict[str, Fraction]:
 
 
 def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
-    """Tests whether bounds and witnesses prove that values meet the demands on sizes of signals."""
+    """Tests whether upper bounds and monomials that attain them prove that parameters meet the demands on sizes of
+    signals."""
     look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
     return all(is_met(d, look) for d in iterate_with_progress("deriving", "demands", asked))
@@ -143,7 +144,7 @@ def newton(
         holds = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
         if all(holds):
             if solve_linear(rows, names) is None:
-                raise Infeasible("the demands that fix the unknowns leave one of them free")
+                raise Infeasible("the desiderata do not determine all parameters")
             return look, forms
         keep: list[Row] = [
             ({name: 1}, values[name]) for name in names
@@ -160,7 +161,7 @@ def newton(
 
 
 def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
-    """Tests whether quantities that are exactly zero stay so at every later update.
+    """Tests whether quantities that are exactly zero at step ``last`` stay so at every later update.
 
     Law: zeros follow from the tensors that are zero. Once an update leaves all of these unchanged, so does every later
     one.
@@ -177,7 +178,7 @@ def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
 
 
 def _row(look: Analysis, form: Form, held: Values) -> Row:
-    """Returns the equation that makes a form Theta(1), in the unknowns that are not held."""
+    """Returns the linear equation which says that a monomial is Theta(1), in the unknowns without a fixed value."""
     constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(look.ray))
     return {u: n for u, n in form.unknowns if u not in held}, -constant
 
@@ -222,9 +223,10 @@ def _after_descent(
 
 
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
-    """Converts a solution of gradient descent for rules with an epsilon.
+    """Converts a solution of gradient descent to one for rules with an epsilon.
 
-    Epsilons become the largest gradients of its run, and c - d takes the value of c. Held unknowns keep their values.
+    Epsilons become the largest gradients of its run, and c - d takes the value of c. Unknowns with a fixed value keep
+    it.
     """
     values = dict(look.point.values)
     for role in at.epsilons:
@@ -251,7 +253,8 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
-    """Solves the linear system of the leading forms once per axis, instead of once for the ray."""
+    """Solves the linear system of the leading monomials for the powers of each axis, instead of once for the powers
+    of n."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]
     for axis in dict.fromkeys(axis for power in behind for axis, _ in power.terms):

@@ -60,7 +60,7 @@ class Places:
         return self.last
 
     def fresh(self, point: Point) -> Analysis:
-        """Makes a new analysis at a point."""
+        """Makes a new analysis at a point, without cached answers."""
         ladder = () if self.effort else QUICK
         return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
 
@@ -70,7 +70,7 @@ class Places:
         return self.fresh(PLAIN.point(self.network, {})).meter
 
     def within(self, work: int | None) -> AbstractContextManager[None]:
-        """Limits the work inside a context, unless full effort is requested."""
+        """Limits the work inside a context to ``work``, unless full effort was requested."""
         return self.meter.within(None if self.effort else work)
 
     @cached_property

@@ -270,7 +270,7 @@ def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: A
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
-    """Returns the layer-wise law in the structures found for the same rules without epsilon.
+    """Derives the layer-wise law for a normalising optimizer from the structures found with a negligible epsilon.
 
     Structures in which a decided demand fails are omitted.
 
@@ -292,7 +292,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """Returns the solution with nothing given, or None."""
+    """Returns the solution without the values that the user fixed, or None."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None

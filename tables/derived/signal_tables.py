@@ -126,7 +126,7 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
 
 
 def _starts(d: Derivation) -> list[str]:
-    """Writes footnotes on the tensors that start at zero or tied."""
+    """Writes the footnotes of a table on tensors that start at zero, or alike for all experts."""
     symbols = {role: t.symbol.replace("W", "W^") for role, t in d.network.tensors.items()}
     zero = [f"${symbols[role]}_0 = 0$" for role, s in d.scaling.tensors.items() if s.init_std is None]
     tied = [f"${symbols[role]}$" for role in d.scaling.tied]

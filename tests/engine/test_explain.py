@@ -243,7 +243,7 @@ def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(m
     monkeypatch.setattr(Analysis, "run", run)
     bound = scalecalc(*asked)
     assert bound.exit_code == 0 and "value: 1\n" in bound.stdout and "= Theta(1)\n" in bound.stdout
-    assert "It is n^0: the bound on every step is reached" in bound.stdout
+    assert "It is n^0: the upper bound for all steps is attained" in bound.stdout
     assert "fewer tensors train, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
     monkeypatch.setattr(Analysis, "__call__", lambda *_: Bracket(why="a norm may cancel it"))
     told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
@@ -262,7 +262,7 @@ def test_the_reason_names_what_is_coherent_and_what_is_not():
 
 def test_a_tensor_goes_by_its_symbol():
     assert str(explain("W3.lr", "I", "sgd")) == str(explain("expert_out.lr", "I", "sgd"))
-    with pytest.raises(UsageError, match=r"mlp has no multiplier to explain; give a tensor's, as in input\.lr"):
+    with pytest.raises(UsageError, match=r"mlp has no multiplier; ask for a parameter of a tensor, such as input\.lr"):
         explain("aggregation", "I", "sgd", network="mlp")
     with pytest.raises(UsageError, match="no tensor named 'W9'"):
         explain("W9.lr", "I", "sgd")

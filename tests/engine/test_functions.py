@@ -496,7 +496,7 @@ def test_where_a_change_can_do_too_little_a_negligible_epsilon_is_tried(tmp_path
     (tmp_path / "n.toml").write_text(BESIDE)
     asked = ["derive", "--network", tmp_path / "n.toml", "--ray", "N=1", "--optimizer", "adam"]
     said = scalecalc(*asked)
-    assert said.exit_code == 0 and "n^(-1/2) at most; found with --epsilon negligible" in said.stderr
+    assert said.exit_code == 0 and "n^(-1/2) at most; the numbers below have --epsilon negligible" in said.stderr
     assert "epsilon negligible, certified: n\n" in said.stdout
     assert "n without z\n" in scalecalc(*asked, "--without", "z").stdout
 

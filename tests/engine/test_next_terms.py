@@ -36,7 +36,7 @@ def test_from_the_sizes_that_are_said_a_term_is_small(found):
 
 def test_a_large_base_has_no_other_term():
     text = str(recipe("N=1024", "N=4096", architecture="mlp"))
-    assert "no other term is above 1/10 of a leading one" in text
+    assert "no other term is larger than 1/10 times the leading one" in text
     assert not recipe("N=99999,N_e=999,M=99999", "N=199998,N_e=1998,M=199998", **BLOCK).next_terms.terms
 
 

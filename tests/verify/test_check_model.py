@@ -97,7 +97,7 @@ def test_replicas_that_are_alike_are_no_replicas():
         model = nn.Sequential(nn.Linear(5, sizes["N"]), nn.Linear(sizes["N"], 3, bias=False))
         return model, torch.optim.AdamW(model.parameters())
 
-    with pytest.raises(UsageError, match="build draws the same values whatever the seed: it calls torch"):
+    with pytest.raises(UsageError, match="build draws the same values for every seed; remove torch"):
         check_model(build, "N=16", "N=64", seeds=4)
 
 
@@ -638,7 +638,10 @@ class Grown(nn.Module):
         (lambda s: ends(s), "the model ends the program"),
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
-        (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
+        (
+            around(lambda model, x: model(x) * float("nan")),
+            "the output of the model is not finite at the smallest size; check its initial values and the input",
+        ),
         (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
         (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
         (lambda s: (plain(s), torch.optim.SGD), r"the class SGD .*return SGD\(model.parameters\(\), ...\)"),
@@ -658,8 +661,11 @@ class Grown(nn.Module):
         (lambda s: (plain(s), torch.ones(1, 5), torch.ones(1, 5)), "build returns two inputs"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
-        (few, "gate.weight has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"),
-        (language, "seeds is 3, which decides nothing; give 4 or more"),
+        (
+            few,
+            "gate.weight has no gradient at K=1, where the gate of the one active expert is constant; give K=2",
+        ),
+        (language, "seeds is 3, which is too few for a verdict; give 4 or more"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line_before_training(build, said):
@@ -718,7 +724,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
         ("b.py:build", "build of b.py is 3, no function; it has functions: none"),
-        ("e.py:build", "e.py ends the program; it must run by itself"),
+        ("e.py:build", "e.py ends the program; the file must run without errors when it is imported"),
         ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
     ):

@@ -214,11 +214,13 @@ def test_a_parameter_may_have_the_name_of_a_signal(name):
 
 def test_what_an_answer_by_shape_does_not_claim(tmp_path):
     network = read(odd).network
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mssp", network=network)
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", parameterization="mssp")
-    with pytest.raises(UsageError, match="by shape, nothing is known of the depth: keep L"):
+    with pytest.raises(
+        UsageError, match="the shapes of parameters do not show how numbers depend on depth; keep L fixed"
+    ):
         plan(odd, "N=32,N_e=24,M=4,L=2", "N=64,N_e=24,M=4,L=4")
     with pytest.raises(Unreadable, match="fft_fft"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", strict=True)

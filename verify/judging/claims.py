@@ -79,7 +79,7 @@ class Claim:
         inside = [step for _, step in inner_product(self.quantity)]
         for step in (self.step, *inside):
             if step is not None and step > steps:
-                all_run = f"{count_noun(steps, 'step')} {'is' if steps == 1 else 'are'} run"
+                all_run = f"{count_noun(steps, 'step')} {'is' if steps == 1 else 'are'} trained; give --steps"
                 raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {all_run}")
 
     def check(self, measured: Iterable[str], steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Divides a run into a grid of independent cells, which can be trained in any order."""
+"""Divides a run into cells: groups of replicas of one size that are trained together, in any order."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ class Setup:
         return min(1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
-        """Returns the run with the derivation, steps and dtype that cells of this kind use."""
+        """Returns the run with the derivation, steps and dtype that are used for replicas of one kind (such as the
+        control)."""
         if kind == "standard":
             assert self.standard is not None
             return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
@@ -154,7 +155,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RunCell:
-    """Some replicas of one size and one kind.
+    """A group of replicas of one size and one kind that are trained together: the unit of work of a run.
 
     Attributes:
         kind: the series of ``Measurement`` to which they belong.

@@ -109,7 +109,7 @@ def check_run(setup: Setup, most: int | None = None, free: int | None = None) ->
         norms = [s for s in d.network.norms if any(sums & _find_before(d.network, x.name) for x in s.inputs)]
         if reason := next(iter([*live, *norms]), None) or behind(d.network):
             why = f"{reason.out} is a function of several experts"
-            raise UsageError(f"{d.network.name} is measured with K = M, as {why}; give a ray without K")
+            raise UsageError(f"{d.network.name} can only be measured with K = M, because {why}; give a ray without K")
     TorchNetwork(d.network, ReplicaDraw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
