@@ -29,7 +29,7 @@ from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
 from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
 from scaling_algebra.verify.tracing.building import DEFAULTS as READ
-from scaling_algebra.verify.tracing.config_probing import probe
+from scaling_algebra.verify.tracing.config_probing import probe_config
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -622,7 +622,9 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert "stability shown for" in str(p).splitlines()[0] and p.recipe.level.code == 3
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
-    assert any("q_proj" in name for name, _ in probe(plain, "").builder(False)({**READ})[0].named_parameters())
+    assert any(
+        "q_proj" in name for name, _ in probe_config(plain, "").make_builder(False)({**READ})[0].named_parameters()
+    )
     folded = plan(model(64, layers=8), model(64), lr=1e-3, eps=1e-8, std=0.02, fold=True)
     for down in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj.weight"):
         assert folded[down].settings["lr"].factor == 1 / 4, down  # 1/L on the branches of both kinds of layers

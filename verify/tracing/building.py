@@ -17,7 +17,7 @@ from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
 from .graph import Unreadable
-from .returned import check_returned, check_torch, optimizers_in
+from .returned import check_returned, check_torch, find_optimizers
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
@@ -26,16 +26,16 @@ MOST = 32
 """Axes that a module may have."""
 TOKENS = 5
 """Length of the input."""
-STILL = "no parameter of the model grows, so all numbers stay; let build use its sizes"
+NOTHING_GROWS = "no parameter of the model grows, so all numbers stay; let build use its sizes"
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Build = Callable[[dict[str, int]], Any]
 
 
-class Guessed(tuple[Any, ...]):
+class GuessedInput(tuple[Any, ...]):
     """An input that ``build`` does not return."""
 
 
-class Asked(dict[str, int]):
+class RequestedSizes(dict[str, int]):
     """Sizes that note which axes are asked for; those that are not given have a default."""
 
     def __missing__(self, axis: str) -> int:
@@ -48,7 +48,7 @@ class Asked(dict[str, int]):
         return self[axis]
 
 
-class Limited(dict[str, int]):
+class LimitedSizes(dict[str, int]):
     """Sizes of which those that are not among ``axes`` keep the default that ``build`` gives them."""
 
     def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
@@ -63,9 +63,9 @@ class Limited(dict[str, int]):
         return self.sizes.get(axis, default) if known else default
 
 
-def limited(build: Build, axes: Collection[str]) -> Build:
+def limit_sizes(build: Build, axes: Collection[str]) -> Build:
     """A builder whose sizes are ``axes``, and what it asks for without a default."""
-    return lambda sizes: build(Limited(sizes, axes))
+    return lambda sizes: build(LimitedSizes(sizes, axes))
 
 
 class MissingSize(KeyError):
@@ -75,43 +75,44 @@ class MissingSize(KeyError):
         return f"{quote_value(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
 
 
-class SizesGiven(dict[str, int]):
+class GivenSizes(dict[str, int]):
     """Sizes that name the one that is asked for and was not given."""
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)
 
 
-ROUGH = {torch.float32, torch.float16, torch.bfloat16}
+LOW_PRECISION = {torch.float32, torch.float16, torch.bfloat16}
 CASTS = {"float", "half", "bfloat16"}
 
 
-class _Exact(TorchFunctionMode):
+class _CastToFloat64(TorchFunctionMode):
     """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in CASTS and args:
             return args[0].double()
-        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
+        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in LOW_PRECISION else x for x in args)
         named = {
-            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
+            k: torch.float64 if isinstance(x, torch.dtype) and x in LOW_PRECISION else x
+            for k, x in (kwargs or {}).items()
         }
         return func(*args, **named)
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
+def in_float64() -> Iterator[None]:
     """Tensors that a module makes are of float64, as its parameters are."""
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Exact():
+        with _CastToFloat64():
             yield
     finally:
         torch.set_default_dtype(kept)
 
 
-def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
+def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
     """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
 
     Raises:
@@ -121,9 +122,9 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         torch.manual_seed(seed)
     try:
         with guard_foreign_code(lambda: f"build({dict(sizes)})"):
-            made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
+            made = build(sizes if isinstance(sizes, RequestedSizes) else GivenSizes(sizes))
     except UsageError as error:
-        if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
+        if not any(table.__name__ in str(error) for table in (RequestedSizes, LimitedSizes, GivenSizes)):
             raise
         raise UsageError(f'{error}; build is called with a table of sizes, which it reads as sizes["N"]') from error
     if isinstance(made, Coroutine):
@@ -145,7 +146,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     return model, rest
 
 
-def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
+def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
     """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
 
     ``build`` returns a module; or that and its optimizers, its input (a tensor, a tuple, a dict of keywords), or both.
@@ -153,7 +154,7 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     Raises:
         Unreadable: no module, two inputs, or none that can be guessed.
     """
-    model, rest = called(build, dict(sizes), seed)
+    model, rest = call_build(build, dict(sizes), seed)
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
         model = inner
     if callable(choose := getattr(model, "set_experts_implementation", None)):  # the usual kernels know no float64
@@ -163,7 +164,7 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
-        if found := optimizers_in(x):
+        if found := find_optimizers(x):
             optimizers += found
         elif x is not None:
             inputs.append(x)
@@ -171,45 +172,45 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
     optimizer = JoinedOptimizers(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
     model = model.double()
-    return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
+    return model, _split_input(inputs[0]) if inputs else (_guess_input(model), {}), optimizer
 
 
-def _input(given: Any) -> Inputs:
+def _split_input(given: Any) -> Inputs:
     """An input in float64: what ``forward`` takes by place, and by keyword."""
     if isinstance(given, dict):
-        return (), {k: _exact(v) for k, v in given.items()}
-    return tuple(map(_exact, given if isinstance(given, tuple) else (given,))), {}
+        return (), {k: _to_float64(v) for k, v in given.items()}
+    return tuple(map(_to_float64, given if isinstance(given, tuple) else (given,))), {}
 
 
-def _guessed(model: nn.Module) -> Guessed:
+def _guess_input(model: nn.Module) -> GuessedInput:
     """An input for the first layer that says what it takes."""
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
-            return Guessed((ids,))
+            return GuessedInput((ids,))
         if isinstance(module, nn.Linear):
-            return Guessed((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
+            return GuessedInput((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
     raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
 
 
-def _exact(x: Any) -> Any:
+def _to_float64(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def doubled(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
+def enlarge_axis(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
     """Return the sizes with one axis doubled, or so many times larger, and K with M where all experts are active."""
     together = axis == "M" and sizes.get("K") == sizes["M"]
     return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
-def usual(build: Build) -> dict[str, int]:
+def get_default_sizes(build: Build) -> dict[str, int]:
     """Small sizes of every axis that ``build`` asks for.
 
     Raises:
         UsageError: it asks for none.
     """
-    called(build, asked := Asked())
+    call_build(build, asked := RequestedSizes())
     if not asked:
-        raise UsageError(STILL)
+        raise UsageError(NOTHING_GROWS)
     return dict(asked)

@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from .graph import Unreadable
 
-TABLE = 64
+TABLE_ROWS = 64
 """Rows of tables (vocabulary, positions) in small models, and the largest number that moves no shape."""
-FILE = {"architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map",
+METADATA_KEYS = {"architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map",
         "_name_or_path", "model_type"}  # fmt: skip
 """Entries of a configuration that do not concern the code of the model."""
-KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm", "use_cache": False}
+REFERENCE_KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm", "use_cache": False}
 Options = dict[str, Any]
 Dim = tuple[str, int]
 """A dimension: the name of a parameter, and a place in ``Skeleton.dims``."""
@@ -45,7 +45,7 @@ class Skeleton:
     tables: frozenset[str]
     numbers: Mapping[str, float]
 
-    def moved(self, other: Skeleton) -> dict[Dim, float]:
+    def compare_shapes(self, other: Skeleton) -> dict[Dim, float]:
         """The factor by which every dimension is another one in another model."""
         found: dict[Dim, float] = {}
         for name in self.dims.keys() | other.dims.keys():
@@ -54,35 +54,35 @@ class Skeleton:
             found |= {(name, k): b / a if a else math.inf for k, (a, b) in enumerate(pairs) if a != b}
         return found
 
-    def stacks(self) -> set[Dim]:
+    def find_stacks(self) -> set[Dim]:
         """The dimensions that count matrices in a stack, or modules in a list within a layer."""
         lists = {(name, 0) for name, (n, *_) in self.dims.items() if name.count("*") > 1 and n > len(self.layers)}
         return lists | {(name, 1) for name, (_, *s) in self.dims.items() if len(s) > 2 and min(s[-2:]) > 1 < s[0]}
 
 
-def skeleton_of(model: nn.Module) -> Skeleton:
+def read_skeleton(model: nn.Module) -> Skeleton:
     """Return the shapes of a model's parameters, and the numbers in its modules."""
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     embedded = {id(x.weight) for x in model.modules() if isinstance(x, nn.Embedding)}
-    counts = Counter(general(name) for name in shapes)
+    counts = Counter(mask_numbers(name) for name in shapes)
     numbered: dict[str, dict[int, set[tuple[str, tuple[int, ...]]]]] = {}
     for name, shape in shapes.items():
         if found := re.match(r"(.*?)\.(\d+)\.(.*)", name):
             head, number, rest = found.groups()
-            numbered.setdefault(head, {}).setdefault(int(number), set()).add((general(rest), shape))
+            numbered.setdefault(head, {}).setdefault(int(number), set()).add((mask_numbers(rest), shape))
     layers = max(numbered.values(), key=lambda x: sum(map(len, x.values())), default={})
     numbers: dict[str, float] = {}
-    tables = {general(name) for name, p in model.named_parameters() if id(p) in embedded}
+    tables = {mask_numbers(name) for name, p in model.named_parameters() if id(p) in embedded}
     for path, module in model.named_modules():
         numbers |= {
             f"{path}.{k}": x for k, x in vars(module).items() if isinstance(x, int | float) and not isinstance(x, bool)
         }
         numbers |= {f"{path}.{k}.{d}": n for k, b in module.named_buffers(recurse=False) for d, n in enumerate(b.shape)}
-    dims = {general(name): (counts[general(name)], *shape) for name, shape in shapes.items()}
+    dims = {mask_numbers(name): (counts[mask_numbers(name)], *shape) for name, shape in shapes.items()}
     return Skeleton(dims, tuple(frozenset(layers[k]) for k in sorted(layers)), frozenset(tables), numbers)
 
 
-def general(name: str, most: int = 0) -> str:
+def mask_numbers(name: str, most: int = 0) -> str:
     """Return a name with its numbers, those of layers and experts, replaced by ``*``.
 
     Args:
@@ -104,19 +104,19 @@ class ConfigFamily:
     family: str
     path: str
 
-    def config(self, options: Options) -> Any:
+    def build_config(self, options: Options) -> Any:
         from transformers import AutoConfig
 
         try:
             return AutoConfig.for_model(self.family, **options)
         except Exception as error:
-            raise self._refused(error) from None
+            raise self._make_error(error) from None
 
-    def _refused(self, error: Exception) -> Unreadable:
+    def _make_error(self, error: Exception) -> Unreadable:
         line = " ".join(str(error).split())[:200]
         return Unreadable(f"{self.path}: transformers builds no {self.family} of it: {type(error).__name__}: {line}")
 
-    def model(self, options: Options) -> nn.Module:
+    def build_model(self, options: Options) -> nn.Module:
         """A model with these options.
 
         Raises:
@@ -124,20 +124,20 @@ class ConfigFamily:
         """
         from transformers import AutoModelForCausalLM
 
-        config = self.config({**options, **KERNELS})
+        config = self.build_config({**options, **REFERENCE_KERNELS})
         try:
             made: nn.Module = AutoModelForCausalLM.from_config(config)
         except Exception as error:
-            raise self._refused(error) from None
+            raise self._make_error(error) from None
         return made
 
-    def built(self, options: Options) -> Skeleton:
+    def build_skeleton(self, options: Options) -> Skeleton:
         with torch.device("meta"):
-            return skeleton_of(self.model(options))
+            return read_skeleton(self.build_model(options))
 
-    def tried(self, options: Options) -> Skeleton | None:
+    def try_skeleton(self, options: Options) -> Skeleton | None:
         try:
-            return self.built(options)
+            return self.build_skeleton(options)
         except Unreadable:
             return None
 
@@ -154,14 +154,14 @@ class TopKSpy(TorchFunctionMode):
         return out
 
 
-def inputs() -> Options:
+def make_inputs() -> Options:
     """The input of a small model."""
-    ids = torch.randint(3, TABLE, (1, 5), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(3, TABLE_ROWS, (1, 5), generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "use_cache": False}
 
 
-def run(model: nn.Module) -> Tensor:
+def compute_logits(model: nn.Module) -> Tensor:
     """The logits of a small model."""
     with torch.no_grad():
-        out: Tensor = model.eval()(**inputs()).logits
+        out: Tensor = model.eval()(**make_inputs()).logits
     return out

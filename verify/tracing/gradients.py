@@ -16,12 +16,12 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizer_reading import parameter_of
 
-from .recording import leaves, output_of
+from .recording import find_output, leaves
 
 FROZEN = "frozen: no rate"
 UNREACHED = "no gradient of the output gets there: taken as frozen"
 ZERO = "the gradient is exactly zero at this input, whatever the weights; derived as if trained"
-ALONE = "no gradient of what the module returns gets there: no numbers"
+NO_GRADIENT = "no gradient of what the module returns gets there: no numbers"
 TRAINING = "it acts in training mode alone, or in a loss beside the output, which is not read"
 """What is said of a parameter that trains, and that the output in evaluation mode does not depend on."""
 MIXED = "frozen in some layers or experts alone; derived as if all trained"
@@ -40,7 +40,7 @@ def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str,
     return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
 
 
-def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
+def explain_untrained(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
     """Of every parameter why it does not train, or "".
 
     Law: the gradient of a random sum of the output, at weights that were moved at random, so that no initial value
@@ -61,7 +61,7 @@ def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
             size = float(p.square().mean().sqrt()) or 0.1
             p.add_(torch.randn(p.shape, generator=draw, dtype=p.dtype), alpha=size)
     with torch.enable_grad():
-        out = output_of(run(model.eval()))
+        out = find_output(run(model.eval()))
         weights = torch.randn(out.shape, generator=draw, dtype=out.dtype)
         if not learn or not out.requires_grad:
             why = "every parameter is frozen" if not learn else "no gradient of the output reaches a parameter"
@@ -71,10 +71,12 @@ def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
             name: UNREACHED if grad is None else "" if bool(grad.any()) else ZERO
             for name, grad in zip(learn, grads, strict=True)
         }
-        return found | dict.fromkeys(_besides(model, [x for x in learn if found[x] == UNREACHED], run), TRAINING)
+        return found | dict.fromkeys(
+            _find_trained_otherwise(model, [x for x in learn if found[x] == UNREACHED], run), TRAINING
+        )
 
 
-def _besides(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
+def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
     """Those of some parameters that a gradient of anything that the module returns in training mode reaches."""
     named = dict(model.named_parameters())
     try:
@@ -85,10 +87,10 @@ def _besides(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], 
     return [x for x, grad in zip(names, grads, strict=False) if grad is not None]
 
 
-def lacking(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+def explain_missing(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
     """Of every parameter that a reading has no role for why it has no numbers."""
     of = roles_of(found, roles)
-    return {name: x if x in (FROZEN, TRAINING) else ALONE for name, x in found.items() if not of[name]}
+    return {name: x if x in (FROZEN, TRAINING) else NO_GRADIENT for name, x in found.items() if not of[name]}
 
 
 def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -103,7 +105,7 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
     for name, state in found.items():
         for role in of[name]:
             by_role.setdefault(role, set()).add(UNREACHED if state == TRAINING else state)
-    for name, note in lacking(found, roles).items():
+    for name, note in explain_missing(found, roles).items():
         if note != FROZEN:
             said.setdefault(note, {})[name] = None
     for role, all_of in by_role.items():
@@ -111,10 +113,10 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
         if note:
             said.setdefault(note, {})[role] = None
     frozen = [role for role, all_of in by_role.items() if all_of <= still]
-    return frozen, [(listed(names), note) for note, names in said.items()]
+    return frozen, [(join_names(names), note) for note, names in said.items()]
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Names in a line, the first few."""
     names = list(names)
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")

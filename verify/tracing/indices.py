@@ -14,7 +14,7 @@ from .graph import Dims, IndexClass, Sizes, TracedNode, Unreadable, View, moved,
 from .reading import Reader
 
 
-def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
     """A part of a slot, pushed down to the tensors; a part of a tensor may be taken apart.
 
     Raises:
@@ -22,12 +22,12 @@ def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Siz
     """
     key = node.number, slot, start, stop
     if key not in reader.cut:
-        made = reader.cut[key] = _part(reader, node, slot, start, stop)
+        made = reader.cut[key] = _slice_uncached(reader, node, slot, start, stop)
         made.part = (node, slot, start, stop)
     return reader.cut[key]
 
 
-def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
     if node.kind == "param":
         key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
         found = reader.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
@@ -35,21 +35,21 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
         axes = (*node.axes[:slot], *[node.axes[slot]] * len(found), *node.axes[slot + 1 :])
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
-    if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
+    if (beside := _find_concatenated_part(reader, node, slot, start, stop)) is not None:
         return beside
     if node.kind == "turned":
-        return _turned_part(reader, node, slot, start, stop)
+        return _slice_rotation(reader, node, slot, start, stop)
     sized = node.kind in ("same", "scale", "shift")
     known = node.kind in ("contract", "add", "func", "stopped", "pick") or (sized and node.entrywise)
     if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
-    made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
+    made = pushed(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
         raise reader.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
     return made
 
 
-def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
     """A part of entries that turn among each other.
 
     Raises:
@@ -63,7 +63,7 @@ def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop
     other.narrow(slot, first, n).zero_()
     if bool(turn(other).narrow(slot, first, n).any()):
         raise reader.fail("a slice along an axis that grows, of entries that turn into others")
-    inner = part_of(reader, node.source, slot, start, stop)
+    inner = slice_node(reader, node.source, slot, start, stop)
     sizes = [index.root().sizes[0] for index in inner.indices]
 
     def exact(v: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,9 @@ def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop
     return inner.behind("turned", reader.where, note=node.note, exact=exact)
 
 
-def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
+def _find_concatenated_part(
+    reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
+) -> TracedNode | None:
     """The part of what was put beside each other that one of it is."""
     if node.slot == slot and (node.kind == "cat" or (node.kind == "blend" and not node.note)):
         for (made, labels), begin in zip(node.sources, node.value, strict=True):
@@ -86,22 +88,22 @@ def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop:
     return None
 
 
-def narrowed(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> View:
+def slice_view(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> View:
     """x[start:stop] along a dimension of one index; bounds at every build."""
     (e,) = x.dims[d]
     if not isinstance(e, int):
         return x.with_dim(d, (IndexClass([b - a for a, b in zip(start, stop, strict=True)]),))
     try:
-        made = part_of(reader, x.node, e, start, stop)
+        made = slice_node(reader, x.node, e, start, stop)
         count = 1 + len(made.indices) - len(x.node.indices)
         return View(made, [moved(dim, e, count) for dim in x.dims])
     except Unreadable:
         if x.index(e).fixed:
-            return entries_of(reader, x, d, torch.arange(start[0], stop[0]))
+            return select_entries(reader, x, d, torch.arange(start[0], stop[0]))
         raise
 
 
-def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
+def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
     """Entries of a Theta(1) dimension: of the size of the whole."""
     entries = x.dims[d]
     if any(not x.index(e).fixed for e in entries):
@@ -111,18 +113,18 @@ def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
     if len(entries) > 1 or not isinstance(keep := entries[0], int):
         raise reader.fail("entries of several axes at once")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
-        return _matrix_of(reader, x, keep, at, classes)
+        return _select_by_matrix(reader, x, keep, at, classes)
     node = x.node.behind("entries", reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
 
 
-def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
+def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
     """Entries along several indices: a matrix times the whole."""
     n, old = len(x.node.indices), x.index(keep)
     new = tuple(range(n, n + len(classes)))
-    matrix = fixed(reader, [torch.eye(old.sizes[0])[at]] * reader.builds, [*classes, old], []).node
+    matrix = make_fixed_constant(reader, [torch.eye(old.sizes[0])[at]] * reader.builds, [*classes, old], []).node
     of = dict(enumerate([*x.node.indices, *classes]))
     out = (*range(keep), *new, *range(keep + 1, n))
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
@@ -130,7 +132,7 @@ def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence
     return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
 
-def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
+def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
     """One entry along a dimension, which goes."""
     entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
     if len(entries) > 1:
@@ -149,7 +151,7 @@ def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
 # constants of a call as constants of the equations ------------------------------------------------------------
 
 
-def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
+def make_fixed_constant(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
     """A constant of the equations.
 
     Args:
@@ -167,7 +169,7 @@ def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass
     return View(node, dims)
 
 
-def constant(reader: Reader, x: View) -> View:
+def convert_constant(reader: Reader, x: View) -> View:
     """A constant tensor of a call as one of the equations; along an axis that grows all of its entries are one.
 
     Raises:
@@ -179,14 +181,14 @@ def constant(reader: Reader, x: View) -> View:
     for d, dim in enumerate(x.dims):
         own = [e for e in dim if isinstance(e, IndexClass)]
         if any(not e.fixed for e in own):
-            values, own = alike(reader, values, d), []
+            values, own = collapse_constant(reader, values, d), []
         own = [y for e in own for y in ([e] if e.root().leaves else reader.fresh(e.root().sizes))]
         dims.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
-    return fixed(reader, values, classes, dims)
+    return make_fixed_constant(reader, values, classes, dims)
 
 
-def differs(x: View) -> bool:
+def varies_along_growing_axis(x: View) -> bool:
     """Do the entries of a constant differ along an axis that grows, and are they as large at every build?"""
     grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
     sizes = [float(v.double().square().mean().sqrt()) for v in x.node.value]
@@ -194,7 +196,7 @@ def differs(x: View) -> bool:
     return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
 
 
-def alike(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
+def collapse_constant(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
     """Values with one entry along a dimension.
 
     Raises:

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
-from .building import Inputs, exactly
+from .building import Inputs, in_float64
 from .gradients import roles_of
-from .models import Traced
+from .models import TracedModel
 from .recording import Recording, Ref, TorchCall, record, refs
 
-NONE: Mapping[str, Tensor] = {}
+NO_VALUES: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
 """The name of what the module returns."""
 PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
@@ -34,13 +34,13 @@ DATA_READERS = ("embedding",)
 """Calls that read a tensor at the places that the data say."""
 
 
-def of_role(model: nn.Module, role: str) -> list[Tensor]:
+def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
     """The parameters of a module that have a role."""
     named = dict(model.named_parameters())
     return [named[name].detach() for name, roles in roles_of(named, [role]).items() if roles]
 
 
-class Watch:
+class TrainingWatch:
     """Measures a module relative to the moment it is made.
 
     Args:
@@ -52,21 +52,24 @@ class Watch:
             normalises, or that it is no affine function of in another way, and vectors that a matrix acts on; by call.
     """
 
-    def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
+    def __init__(self, model: nn.Module, inputs: Inputs, traced: TracedModel) -> None:
         self.model, self.inputs, self.traced, self.switched = model, inputs, traced, False
-        self.first, self.read = self._record(), dict[tuple[str, str, int], list[int]]()
-        self._known = dict[tuple[str, int], bool]()
-        self.weights, self.chosen, self.products = self._sorted()
+        self.first, self.read_as_signals = self._record(), dict[tuple[str, str, int], list[int]]()
+        self._multiples = dict[tuple[str, int], bool]()
+        self.weights, self.chosen, self.products = self._classify_tensors()
         self.roles = roles_of(self.products, traced.network.tensors)
         self.makers = {
-            x: call for call in self.first.calls for x in _numbers(call.result) if x not in _numbers(_read(call))
+            x: call
+            for call in self.first.calls
+            for x in _list_numbers(call.result)
+            if x not in _list_numbers(_get_inputs(call))
         }  # what is returned as it is, or written in place, is no other tensor
 
     def _record(self) -> Recording:
-        with exactly():
+        with in_float64():
             return record(self.model, *self.inputs, strict=False)
 
-    def _sorted(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
+    def _classify_tensors(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
         """Of tensors made of parameters alone, by number, these; numbers of choices; products by parameter, each with
         the number of the tensor that is the parameter there."""
         run = self.first
@@ -79,15 +82,17 @@ class Watch:
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
             if held and made and not acted:
-                bent = [x for x in held if not (self.traced.network.unread or _affine(call, x, run))]
-                acted = self.read[call.key] = [x for x in held if x in bent or _summed(call, x, held, run)]
+                bent = [x for x in held if not (self.traced.network.unread or _is_affine(call, x, run))]
+                acted = self.read_as_signals[call.key] = [
+                    x for x in held if x in bent or _is_summed_by_matrix(call, x, held, run)
+                ]
                 held = [x for x in held if x not in acted]
             if acted and all(x in norms or x in weights for x in acted):
                 names = frozenset[str]().union(*(norms[x] if x in norms else weights[x] for x in acted))
                 own = [x for x in held if weights[x] & names]  # a parameter over its own norm is no product
                 if own:
                     acted, held = [*acted, *own], [x for x in held if x not in own]
-                    self.read[call.key] = [*self.read.get(call.key, ()), *own]
+                    self.read_as_signals[call.key] = [*self.read_as_signals.get(call.key, ()), *own]
                 if not held:
                     norms |= {r.number: names for r in made}
             reads = acted and not all(x in chosen for x in acted)
@@ -110,11 +115,11 @@ class Watch:
         network, found = self.traced.network, dict[str, Sequence[str]]()
         if network.unread:  # no quantity of the engine is theirs
             updates = [
-                f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._keys(name, len(calls))
+                f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._list_keys(name, len(calls))
             ]
-            return dict.fromkeys([*updates, *map(_changes, self._modules), OUTPUT], ())
+            return dict.fromkeys([*updates, *map(_name_output, self._module_outputs), OUTPUT], ())
         table = quantities(network)
-        for key, outs in self._outs.items():
+        for key, outs in self._product_signals.items():
             for part, names in PARTS.items():
                 known = [next((f"{out}.{x}" for x in names if f"{out}.{x}" in table), "") for out in outs]
                 if all(known):
@@ -140,14 +145,14 @@ class Watch:
         }
 
     @cached_property
-    def _outs(self) -> dict[str, tuple[str, ...]]:
+    def _product_signals(self) -> dict[str, tuple[str, ...]]:
         """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
         known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
             if name in numbers:  # it multiplies; in the equations it acts on data
                 continue
-            if not all(self._alone(name, x) or len(self.weights[x]) == 1 for _, x in calls):
+            if not all(self._is_multiple(name, x) or len(self.weights[x]) == 1 for _, x in calls):
                 continue  # in the equations it acts before another parameter
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
@@ -156,23 +161,23 @@ class Watch:
                 statements = [u[k] for u in uses]
                 plain = all(len(s.factors) == 1 and not s.multipliers for s in statements)
                 if plain and not any(role in network.multiplied for role in known[name]):
-                    outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
+                    outs[self._make_key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
 
     @cached_property
-    def _modules(self) -> Mapping[str, Ref]:
+    def _module_outputs(self) -> Mapping[str, Ref]:
         """What every module returns, where its equations are not known; not what it makes of weights alone."""
         found = self.first.outputs if self.traced.network.unread else {}
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
-    def _keys(self, name: str, uses: int) -> list[str]:
+    def _list_keys(self, name: str, uses: int) -> list[str]:
         """The key of every product of a parameter that is judged; none of those that are."""
         if not self.roles[name]:
             return []
-        keys = [self._key(self.roles[name][0], k) for k in range(uses)]
-        return keys if self.traced.network.unread else [key if key in self._outs else "" for key in keys]
+        keys = [self._make_key(self.roles[name][0], k) for k in range(uses)]
+        return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
-    def _key(self, role: str, k: int) -> str:
+    def _make_key(self, role: str, k: int) -> str:
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
@@ -182,50 +187,54 @@ class Watch:
             UsageError: the module makes other calls than before training, and chooses nothing.
         """
         now, first = self._record(), self.first
-        there = self._as_then(now)
-        same = first.names == now.names and all(
-            [*_shapes(first, call)] == [*_shapes(there, call)] for call in first.calls
+        there = self._align_with_first(now)
+        same = first.call_names == now.call_names and all(
+            [*_iterate_shapes(first, call)] == [*_iterate_shapes(there, call)] for call in first.calls
         )
         if not (same or self.chosen):
             raise UsageError("calls change while the model trains, and no choice of experts changes them")
         choices = [call for call in first.calls if call.name == "topk"]
-        self.switched = self.switched or not same or any(_chosen(first, c) != _chosen(there, c) for c in choices)
+        self.switched = (
+            self.switched or not same or any(_list_choices(first, c) != _list_choices(there, c) for c in choices)
+        )
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
-            for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
+            for key, (call, number) in zip(self._list_keys(name, len(calls)), calls, strict=False):
                 if key:
-                    for part, size in self._parts(name, call, number, there).items():
+                    for part, size in self._measure_parts(name, call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
         def change(ref: Ref, later: Tensor | None) -> list[float]:
-            return [_square(_less(later, first.tensors[ref.number]))]
+            return [_compute_mean_square(_subtract(later, first.tensors[ref.number]))]
 
         for name, call, place in self._signals.values():
             ref = [*refs(call.result)][place]
             sizes[name] = change(ref, there.tensors.get(ref.number))
-        for name, x in self._modules.items():
-            sizes[_changes(name)] = change(x, now.tensors[now.outputs[name].number] if name in now.outputs else None)
+        for name, x in self._module_outputs.items():
+            sizes[_name_output(name)] = change(
+                x, now.tensors[now.outputs[name].number] if name in now.outputs else None
+            )
         sizes[OUTPUT] = change(first.output, now.tensors[now.output.number])
         known = {key: [x for x in each if not math.isnan(x)] for key, each in sizes.items()}
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
-    def _as_then(self, now: Recording) -> Recording:
+    def _align_with_first(self, now: Recording) -> Recording:
         """A later run with tensors by the numbers of the first: what calls read and make that are made as often as then
         in their module; an expert without a token makes none."""
         first = self.first
-        if first.names == now.names:
+        if first.call_names == now.call_names:
             return now
-        kept = {name for name, count in Counter(first.names).items() if Counter(now.names)[name] == count}
+        kept = {name for name, count in Counter(first.call_names).items() if Counter(now.call_names)[name] == count}
         again = {call.key: call for call in now.calls}
-        named = [(x, {value: number for number, value in y.items()}) for x, y in _named(first, now)]
+        named = [(x, {value: number for number, value in y.items()}) for x, y in _iterate_named(first, now)]
         tensors = {a: now.tensors[y[value]] for x, y in named for a, value in x.items() if value in y}
         for call in first.calls:
             if (call.name, call.module) in kept:
-                pairs = zip(*map(_around, (call, again[call.key])), strict=False)
+                pairs = zip(*map(_iterate_refs, (call, again[call.key])), strict=False)
                 tensors |= {a.number: now.tensors[b.number] for a, b in pairs}
         return replace(now, tensors=tensors)
 
-    def _parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
+    def _measure_parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
         """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a parameter, from which
         the tensor of that number is made.
 
@@ -236,82 +245,90 @@ class Watch:
             """With the signals of a run and initial weights, but the one: that is changed as said."""
 
             def value(n: int) -> Tensor:
-                if n not in self.weights or n in self.read.get(call.key, ()):
+                if n not in self.weights or n in self.read_as_signals.get(call.key, ()):
                     return run.tensors[n]
-                return self._weight(n, run) if of is None or n != number else of()
+                return self._compute_weight(n, run) if of is None or n != number else of()
 
-            return _again(call, value)
+            return _rerun(call, value)
 
-        alone, own = self._alone(name, number), next(x for x, y in self.first.parameters.items() if y == name)
+        alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
             """The tensor of the number with another value of the parameter, where that acts through it alone."""
             if not alone:
                 return value(run.tensors[number])
-            return self._weight(number, run, {name: value(run.tensors[own])})
+            return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
         def product(run: Recording) -> Tensor:
             return made(run) - made(run, lambda: put(run, torch.zeros_like))
 
         init = product(self.first)
-        if not all(x in now.tensors for x in self._needed(call)):
-            return {"init": _square(init), "update": math.nan, "propagating": math.nan}
+        if not all(x in now.tensors for x in self._iterate_needed(call)):
+            return {"init": _compute_mean_square(init), "update": math.nan, "propagating": math.nan}
         moved = made(now, lambda: put(now, lambda x: x)) - made(now)
-        return {"init": _square(init), "update": _square(moved), "propagating": _square(_less(product(now), init))}
+        return {
+            "init": _compute_mean_square(init),
+            "update": _compute_mean_square(moved),
+            "propagating": _compute_mean_square(_subtract(product(now), init)),
+        }
 
-    def _alone(self, name: str, number: int) -> bool:
+    def _is_multiple(self, name: str, number: int) -> bool:
         """Is a tensor a multiple of a parameter, and what does not change with that beside it?"""
-        if (name, number) not in self._known:
+        if (name, number) not in self._multiples:
             names, draw = sorted(self.weights[number]), torch.Generator().manual_seed(2)
             shapes = {self.first.parameters[k]: self.first.tensors[k].shape for k in self.first.parameters}
             one, other = ({x: torch.randn(shapes[x], generator=draw, dtype=torch.float64) for x in names} for _ in "ab")
             parts = []
             for values, factor in ((one, 1), (one, 2), (other, 1)):
                 both = ({**values, name: one[name] * k} for k in (factor, 0))
-                at, zero = (self._weight(number, self.first, x) for x in both)
+                at, zero = (self._compute_weight(number, self.first, x) for x in both)
                 parts.append(at - zero)
-            self._known[name, number] = torch.allclose(2 * parts[0], parts[1]) and torch.allclose(parts[0], parts[2])
-        return self._known[name, number]
+            self._multiples[name, number] = torch.allclose(2 * parts[0], parts[1]) and torch.allclose(
+                parts[0], parts[2]
+            )
+        return self._multiples[name, number]
 
-    def _needed(self, call: TorchCall) -> Iterator[int]:
+    def _iterate_needed(self, call: TorchCall) -> Iterator[int]:
         """The numbers of the tensors that a call is made of again."""
-        for x in _numbers(_read(call)):
+        for x in _list_numbers(_get_inputs(call)):
             yield x
             if x in self.weights and x in self.makers:
-                yield from self._needed(self.makers[x])
+                yield from self._iterate_needed(self.makers[x])
 
-    def _weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NONE) -> Tensor:
+    def _compute_weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NO_VALUES) -> Tensor:
         """A tensor that is made of parameters, the initial ones but for those of ``values``; what was chosen is chosen
         as in a run."""
         first, call = self.first, self.makers.get(number)
         if (name := first.parameters.get(number, "")) in values:
             return values[name].to(first.tensors[number].dtype)
         again = self.weights.get(number, frozenset()) & values.keys()
-        if call is None or not (again or any(x in self.chosen for x in _numbers(_read(call)))):
+        if call is None or not (again or any(x in self.chosen for x in _list_numbers(_get_inputs(call)))):
             return first.tensors[number]
-        return _again(call, lambda n: self._weight(n, run, values) if n in self.weights else run.tensors[n], number)
+        return _rerun(
+            call, lambda n: self._compute_weight(n, run, values) if n in self.weights else run.tensors[n], number
+        )
 
 
-def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
+def _rerun(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
     """A result of a call, the first or that of a number, with other tensors, by number."""
-    with exactly():
-        found = call.again(value)
-    return found[0 if number is None else _numbers(call.result).index(number)]
+    with in_float64():
+        found = call.rerun(value)
+    return found[0 if number is None else _list_numbers(call.result).index(number)]
 
 
-def _read(call: TorchCall) -> Any:
+def _get_inputs(call: TorchCall) -> Any:
     return call.arguments, call.keywords
 
 
-def _numbers(tree: Any) -> list[int]:
+def _list_numbers(tree: Any) -> list[int]:
     return [r.number for r in refs(tree)]
 
 
-def _affine(call: TorchCall, number: int, run: Recording) -> bool:
+def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
     """Is what a call makes affine in one of its tensors? What it does not change with is."""
 
     def made(factor: int) -> Tensor:
-        return _again(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
+        return _rerun(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
 
     if not run.tensors[number].is_floating_point():
         return True
@@ -319,50 +336,50 @@ def _affine(call: TorchCall, number: int, run: Recording) -> bool:
     return torch.allclose(twice - once, once - none) if once.is_floating_point() else True
 
 
-def _summed(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
+def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
     """Does a call sum a tensor along a larger one, a matrix that acts on it as on any signal?"""
-    result, x = (run.tensors[k].numel() for k in (_numbers(call.result)[0], number))
+    result, x = (run.tensors[k].numel() for k in (_list_numbers(call.result)[0], number))
     matrices = [k for k in held if run.tensors[k].numel() > max(result, x)]
 
     def made(*zero: int) -> Tensor:
         draw = torch.Generator().manual_seed(1)
         drawn = {k: torch.randn(run.tensors[k].shape, generator=draw) * (k not in zero) for k in held}
-        return _again(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
+        return _rerun(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
 
     return any(not torch.allclose(made() + made(number, k), made(number) + made(k)) for k in matrices)
 
 
-def _chosen(run: Recording, call: TorchCall) -> list[Any]:
+def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
     """The sets of places that a top-K chooses."""
     places: list[Any] = run.tensors[[*refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
 
-def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
+def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
     return (tuple(x.shape) for r in refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
-def _changes(module: str) -> str:
+def _name_output(module: str) -> str:
     return f"{module}: output"
 
 
-def _around(call: TorchCall) -> Iterator[Ref]:
+def _iterate_refs(call: TorchCall) -> Iterator[Ref]:
     return refs((call.arguments, call.keywords, call.result))
 
 
-def _named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
+def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
     """What has a name in runs: parameters, buffers, inputs; by number."""
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 
 
-def _less(x: Tensor | None, before: Tensor) -> Tensor:
+def _subtract(x: Tensor | None, before: Tensor) -> Tensor:
     """What has changed; nothing where an expert gathers other tokens than before, which are no more and no less."""
     if x is None or x.shape != before.shape:
         return before.new_zeros(0)
     return (x - before).masked_fill(x == before, 0)  # scores of minus infinity stay
 
 
-def _square(x: Tensor) -> float:
+def _compute_mean_square(x: Tensor) -> float:
     """The mean square; NaN of no entries, and infinite where an entry is no number."""
     square = float(x.double().square().mean())
     return math.inf if math.isnan(square) and x.numel() else square

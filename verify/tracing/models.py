@@ -27,21 +27,21 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import iterate_with_progress
 
 from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
-from .building import Asked, Build, built, called, doubled, exactly
+from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
 from .folding import Folder, bare, settled
-from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
+from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
 from .naming import Powers, Span
 from .reading import Reader
-from .recording import Recording, choosing, numbered, record
+from .recording import Recording, find_balance_buffers, record, renumber
 from .regions import Regions
-from .table import apply
+from .table import apply_rule
 from .wide_builds import find_wide_builds
 from .writing import Writer
 
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
-LOAD = (
+BALANCE_BUFFER = (
     "a buffer that only shifts which experts are chosen: no gradient, a step is the sign of a count of tokens; it "
     "starts at 0, and its rate stays the same at every size, since the scores it is added to are Theta(1)"
 )
@@ -49,17 +49,17 @@ _SPLITS = 200
 TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
-EVERY = "a choice among what does not grow in number is read as all of it"
-JOINT = "every expert was active where it was read, so that powers of K count as powers of M"
-ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
+TOP_K_READ_AS_ALL = "a choice among what does not grow in number is read as all of it"
+ALL_ACTIVE = "every expert was active where it was read, so that powers of K count as powers of M"
+ONE_LAYER = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
 SHARE = "or write the choice as torch.topk(scores, K), scatter or gather, which are read at any K"
-START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
+STARTS_AT_ZERO = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
 """What notes say of values that are not those of the module."""
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedModel:
     """A module as a network.
 
     Attributes:
@@ -100,12 +100,12 @@ class Traced:
         """The names of all tensors."""
         return [role for network in self.networks for role in network.tensors]
 
-    def freezing(self, found: Mapping[str, str]) -> Traced:
+    def with_frozen(self, found: Mapping[str, str]) -> TracedModel:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
         frozen, notes = frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.with_frozen(frozen)
-        network = replace(network, lacking={**lacking(found, self.roles), **network.lacking})
+        network = replace(network, lacking={**explain_missing(found, self.roles), **network.lacking})
         of = roles_of(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
         blocked = [*self.blocked, *dict.fromkeys(role for role in chain(*of.values()) if role not in others)]
@@ -113,13 +113,13 @@ class Traced:
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
         return replace(self, text=text, network=network, notes=[*self.notes, *notes], blocked=blocked)
 
-    def starting(self, build: Build) -> Traced:
+    def with_zero_starts(self, build: Build) -> TracedModel:
         """The reading of a module of whose trained matrices some start at zero (B of LoRA); what ``torch.empty`` leaves
         is no zero."""
         mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)  # what is empty is filled with NaN
         try:
-            named = dict(called(build, dict(self.base))[0].named_parameters())
+            named = dict(call_build(build, dict(self.base))[0].named_parameters())
         finally:
             torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
         of = roles_of(named, self.network.tensors.keys() - self.network.frozen)
@@ -127,23 +127,23 @@ class Traced:
         if not (zero := [role for role in self.network.tensors if role in {*chain(*of.values())} - moved]):
             return self
         text = self.text.replace('equations = """', f'zero = {json.dumps(zero)}\nequations = """', 1)
-        notes = [*self.notes, (listed(zero), START)]
+        notes = [*self.notes, (join_names(zero), STARTS_AT_ZERO)]
         return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
-    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
+    def find_open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
         """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
         sizes = [{"M": 1, **sizes} for sizes in (base, target)]
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(OpenDemand(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SHARE}") for x in factors)
 
     @property
     def lines(self) -> list[str]:
         """``described`` without knowledge of what the numbers need."""
-        return self.described({})
+        return self.describe({})
 
-    def described(self, left: Mapping[str, str]) -> list[str]:
+    def describe(self, left: Mapping[str, str]) -> list[str]:
         """What is held and left out, one line each, and the module's own factors.
 
         Args:
@@ -160,40 +160,40 @@ class Traced:
         for name, (path, own) in self.factors.items():
             said = f" ({name} in the equations)"
             if self.joint:
-                said = f" ({name} in the equations; {JOINT})"
+                said = f" ({name} in the equations; {ALL_ACTIVE})"
             elif name in left:
                 said = f"; multiply by {left[name]} besides" if left[name] else f", as required: nothing to do ({name})"
-            lines.append(f"{path or 'model'}: the module multiplies by {_shown(own)} here{said}")
+            lines.append(f"{path or 'model'}: the module multiplies by {_format_powers(own)} here{said}")
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)
         return [*how, *lines] + [
-            f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
+            f"{join_names(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
             for own, names in factors.items()
         ]
 
 
-def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
-    model, (inputs, keywords), _ = built(build, sizes)
-    with exactly():
+def _record_build(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
+    model, (inputs, keywords), _ = build_module(build, sizes)
+    with in_float64():
         return record(model, inputs, keywords, every=every)
 
 
-class Thin(Unreadable):
+class SizesTooSmall(Unreadable):
     """A module that cannot be read at these sizes, where something with one entry grows: larger ones say more."""
 
 
-def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
+def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return the sizes of the first build: what ``build`` asks for beside the given ones has a small default.
 
     There are at least two experts and two layers, so that they are seen to be a loop, and all experts are active.
     """
-    called(build, asked := Asked(base or {}))
+    call_build(build, asked := RequestedSizes(base or {}))
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
 
 
-def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> TracedModel:
     """Read the equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU, and once more at a
@@ -215,58 +215,58 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     alike = [axis for axis in start if axis != "K" or apart]
 
     def recorded(sizes: Mapping[str, int]) -> Recording:
-        return _recorded(build, sizes, sizes["K"] if apart else 0 if every else None)
+        return _record_build(build, sizes, sizes["K"] if apart else 0 if every else None)
 
     first = recorded(start)
-    if every and ("M" in start or not first.few):
+    if every and ("M" in start or not first.partial_topk):
         raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
     for axis in iterate_with_progress("reading", "builds", alike):
-        run = recorded(doubled(start, axis))
+        run = recorded(enlarge_axis(start, axis))
         run.doubled = axis
-        if every and {*run.few} != {*first.few}:
+        if every and {*run.partial_topk} != {*first.partial_topk}:
             raise Unreadable(f"model: topk: chooses some out of a number that grows with {axis}; no equation says this")
-        if run.names == first.names:
-            builds.append(doubled(start, axis))
+        if run.call_names == first.call_names:
+            builds.append(enlarge_axis(start, axis))
             runs.append(run)
         elif axis in COUNTS:
             loops.append(axis)
         else:
-            raise _differ(first, run, axis)
+            raise _describe_call_mismatch(first, run, axis)
     try:
-        reader, output = _read(runs)
+        reader, output = _read_graph(runs)
         wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
         for axis, times in wide.items():
-            run = recorded(larger := doubled(start, axis, times))
+            run = recorded(larger := enlarge_axis(start, axis, times))
             run.doubled = axis
-            if run.names != first.names:
-                raise _differ(first, run, axis)
+            if run.call_names != first.call_names:
+                raise _describe_call_mismatch(first, run, axis)
             builds.append(larger)
             runs.append(run)
         if wide:
-            reader, output = _read(runs)
+            reader, output = _read_graph(runs)
     except Unreadable as error:
-        if _thin(runs):
-            raise Thin(str(error)) from None
+        if _has_growing_unit_dim(runs):
+            raise SizesTooSmall(str(error)) from None
         raise
-    deviation = guard(reader, output, _output(build, start) if apart else None)
+    deviation = check_equations(reader, output, _run_module(build, start) if apart else None)
     longer = []
     for axis in loops:
-        others = [recorded(doubled(b, axis)) for b in builds]
+        others = [recorded(enlarge_axis(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
             other.doubled = run.doubled
-            if other.names != others[0].names:
-                raise _differ(others[0], other, axis)
-        longer.append(_read(others))
+            if other.call_names != others[0].call_names:
+                raise _describe_call_mismatch(others[0], other, axis)
+        longer.append(_read_graph(others))
         if changed := longer[-1][0].left_out ^ reader.left_out:
             where, number = min(changed)
             raise refused(where, f"a constant factor of {number:g} changes along a loop, or with its length")
-    output, notes = _folded(reader, output, "L" in start, bool(loops))
+    output, notes = _fold_graph(reader, output, "L" in start, bool(loops))
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
+        _append_sizes(order, list(walk(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
-    writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
+    writer = Writer(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
     text, signals = writer.text(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
@@ -283,14 +283,19 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
+    notes = [
+        *writer.notes,
+        *notes,
+        *((buffer, BALANCE_BUFFER) for buffer in find_balance_buffers(first)),
+        *[("", TOP_K_READ_AS_ALL)] * every,
+    ]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     base = {**start, "K": start["M"]} if apart else start
-    reading = Traced(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
-    return _with_gradients(reading, build, writer.names.frozen)
+    reading = TracedModel(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
+    return _check_gradients(reading, build, writer.names.frozen)
 
 
-def _thin(runs: Sequence[Recording]) -> bool:
+def _has_growing_unit_dim(runs: Sequence[Recording]) -> bool:
     """Does something with one entry grow, as heads do of which there is one?"""
     return any(
         1 in x.shape and any(a == 1 < b for a, b in zip(x.shape, run.tensors[k].shape, strict=False))
@@ -300,25 +305,25 @@ def _thin(runs: Sequence[Recording]) -> bool:
     )
 
 
-def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Traced:
+def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) -> TracedModel:
     """The reading with its frozen tensors; parameters that do not train are in its notes."""
-    model, (inputs, keywords), _ = built(build, reading.base)
+    model, (inputs, keywords), _ = build_module(build, reading.base)
     try:
-        with guard_foreign_code("the backward pass"), exactly():
-            found = states(model, lambda model: model(*inputs, **keywords))
+        with guard_foreign_code("the backward pass"), in_float64():
+            found = explain_untrained(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
             return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
         raise Unreadable(str(error)) from None
     of = roles_of(found, reading.network.tensors)
     training = [name for name, state in found.items() if state == TRAINING and not of[name]]
-    reading = replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
-    if still := _stream(reading.network):
-        raise Unreadable(f"layers read {still}, which moves by other layers alone: {ONE}")
+    reading = replace(reading.with_frozen(found | dict.fromkeys(frozen, FROZEN)), training=training)
+    if still := _find_untrained_stream(reading.network):
+        raise Unreadable(f"layers read {still}, which moves by other layers alone: {ONE_LAYER}")
     return reading
 
 
-def _stream(network: Network) -> str:
+def _find_untrained_stream(network: Network) -> str:
     """A signal that layers read where nothing below them trains, though they do: one layer is read for all, and what
     others make of its input is left out, which is all that trains there."""
     layers = {x for x, axis in network.axes.items() if axis == "L"}
@@ -329,13 +334,13 @@ def _stream(network: Network) -> str:
     return made[0] if learning and made and not any(is_trained(network, x) for x in made) else ""
 
 
-def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
+def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [replace(runs[0], places={}), *(numbered(run, runs[0]) for run in runs[1:])]
+    runs = [replace(runs[0], places={}), *(renumber(run, runs[0]) for run in runs[1:])]
     regions = Regions(runs)
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply, functions.read, regions)
+        reader = Reader(runs, splits, apply_rule, functions.read, regions)
         try:
             return reader, reader.read()
         except Restart:
@@ -343,15 +348,15 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     raise Unreadable("model: dimensions are taken apart without end")
 
 
-def _output(build: Build, sizes: Mapping[str, int]) -> Tensor:
+def _run_module(build: Build, sizes: Mapping[str, int]) -> Tensor:
     """Return what the module makes of its input at these sizes."""
-    model, (inputs, keywords), _ = built(build, sizes)
-    with exactly():
+    model, (inputs, keywords), _ = build_module(build, sizes)
+    with in_float64():
         run = record(model, inputs, keywords, strict=False)
     return run.tensors[run.output.number].double()
 
 
-def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
+def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
     """Executes the equations, before anything is folded, and compares them with the module.
 
     Args:
@@ -368,7 +373,7 @@ def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
         raise Unreadable("the output of the model depends on none of its parameters")
     truth = run.tensors[run.output.number].double() if chosen is None else chosen
     got = output.laid_out(output.node.evaluate(values))
-    apart = _apart(got, truth)
+    apart = _compute_relative_difference(got, truth)
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
@@ -376,20 +381,20 @@ def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
             continue
         found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
-        if found.shape == true.shape and _apart(found, true) > TOLERANCE:
+        if found.shape == true.shape and _compute_relative_difference(found, true) > TOLERANCE:
             why = "the equations give other numbers than this call; its rule does not hold here"
             raise refused(f"{call.module or 'model'}: {call.name}", why)
     raise Unreadable(f"the equations give other numbers than the model (relative difference {apart:.1g}); not read")
 
 
-def _apart(found: Tensor, true: Tensor) -> float:
+def _compute_relative_difference(found: Tensor, true: Tensor) -> float:
     if found.shape != true.shape:
         return float("inf")
     found, true = (torch.where(torch.isfinite(x), x, torch.zeros_like(x)) for x in (found, true))
     return float((found - true).abs().max()) / max(float(true.abs().max()), 1e-30)
 
 
-def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
+def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
     """The folded graph, and what it leaves out. loops: numbers may grow with the length of one."""
     output, notes = bare(output, loops)
     for depth in (False, True)[: 1 + deep]:
@@ -399,7 +404,7 @@ def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View
     return View(settled(output.node), output.dims), notes
 
 
-def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
+def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
     """Puts the sizes at twice the length of a loop beside the others.
 
     Raises:
@@ -426,12 +431,12 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
 
 
-def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
+def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the calls at a larger {axis} are others; only loops over experts (M) and layers (L) fold"
     return refused(f"{call.module or 'model'}: {call.name}", why)
 
 
-def _shown(powers: Powers) -> str:
+def _format_powers(powers: Powers) -> str:
     return " ".join(f"{axis}^{power}" if power != 1 else axis for axis, power in powers.items()) or "1"

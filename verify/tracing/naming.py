@@ -26,7 +26,7 @@ Span = tuple[int, int, int, Powers]
 """Of a part of a parameter the dimension, where it begins, and how many entries it has, with their powers."""
 
 
-def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
+def fit_powers(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
     """Return a number that is known at every build as a product of powers of the axes.
 
     Args:
@@ -50,7 +50,7 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
     return {axis: power for axis, power in powers.items() if power}
 
 
-class Names:
+class EquationNames:
     """The names of one network.
 
     Attributes:
@@ -68,15 +68,15 @@ class Names:
         self.frozen: list[str] = []
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.spans: dict[str, Span] = {}
-        self.taken = {"data", "f", *FUNCTIONS}
+        self.reserved = {"data", "f", *FUNCTIONS}
         own = [axis for axis in self.base if axis not in LETTERS]  # words of a builder's own
         self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
-        self.numbered = _numbered(n.name for n in nodes if n.kind == "param")
-        self._data(nodes)
+        self.part_names = _number_parts(n.name for n in nodes if n.kind == "param")
+        self._find_data(nodes)
 
-    def _data(self, nodes: Sequence[TracedNode]) -> None:
+    def _find_data(self, nodes: Sequence[TracedNode]) -> None:
         """Finds the data, which of their axes are tokens, and which tokens are mixed by nothing."""
         datas = [n for n in nodes if n.kind == "data"]
         if not datas:
@@ -94,7 +94,7 @@ class Names:
                 if places & self.tokens:
                     self.tokens.add(node.indices[-1].root())
                     beside |= places
-        loose = {x.root() for x in self.data.indices if self.axis(x) == "S"} - beside
+        loose = {x.root() for x in self.data.indices if self.find_axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
             if node.kind == "contract":
@@ -106,11 +106,11 @@ class Names:
             loose -= {x.root() for x in mixed}
         self.dropped = loose
 
-    def axis(self, index: IndexClass) -> str:
+    def find_axis(self, index: IndexClass) -> str:
         """The axis whose multiple a class of indices is."""
         index = index.root()
         if index not in self.axis_of:
-            powers = powers_of(index.sizes, self.builds)
+            powers = fit_powers(index.sizes, self.builds)
             if powers is None or len(powers) > 1 or any(p != 1 for p in powers.values()):
                 whose = sorted({str(leaf[1]) for leaf in index.leaves}) or ["an axis"]
                 raise Unreadable(
@@ -123,9 +123,9 @@ class Names:
             self.axis_of[index] = axis
         return self.axis_of[index]
 
-    def grows(self, index: IndexClass) -> bool:
+    def is_growing(self, index: IndexClass) -> bool:
         """Is the axis of a class one that grows?"""
-        return self.axis(index) not in FIXED
+        return self.find_axis(index) not in FIXED
 
     def letters(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
         """A letter for each label of an equation; empty for tokens that nothing mixes."""
@@ -135,10 +135,10 @@ class Names:
             if index in self.dropped:
                 found[label] = ""
                 continue
-            axis = self.axis(index)
+            axis = self.find_axis(index)
             pool = [*self.pools[axis], *(chr(0x430 + 16 * [*self.pools].index(axis) % 64 + k) for k in range(8))]
             if index not in self.letter_of:
-                known = {x for other, x in self.letter_of.items() if self.axis(other) == axis}
+                known = {x for other, x in self.letter_of.items() if self.find_axis(other) == axis}
                 self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
             free = (x for x in (self.letter_of[index], *pool) if x not in found.values())
             if not (letter := next(free, "")):
@@ -147,30 +147,30 @@ class Names:
             self.axes[letter] = axis
         return found
 
-    def own(self, node: TracedNode) -> list[str]:
+    def name_slots(self, node: TracedNode) -> list[str]:
         """A letter for each slot of a node."""
         return [*self.letters(dict(enumerate(node.indices))).values()]
 
-    def fresh(self, stem: str) -> str:
+    def reserve_name(self, stem: str) -> str:
         """A name that nothing has, nor a gradient (of ``k`` it is ``gk``)."""
         name, k = stem, 1
-        while {name, f"g{name}"} & self.taken:
+        while {name, f"g{name}"} & self.reserved:
             k += 1
             name = f"{stem}_{k}"
-        self.taken |= {name, f"g{name}"}
+        self.reserved |= {name, f"g{name}"}
         return name
 
-    def signal(self, node: TracedNode) -> str:
+    def name_signal(self, node: TracedNode) -> str:
         """The name of a signal, after the path of its module."""
         if node.number not in self.signals:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
             stem += f"_{node.name}" if node.kind in FUNCTION_KINDS else ""
-            self.signals[node.number] = self.fresh(re.sub(r"^(?=\d)", "l", stem))
+            self.signals[node.number] = self.reserve_name(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, node: TracedNode) -> str:
+    def name_parameter(self, node: TracedNode) -> str:
         """The symbol of a parameter; parts of one that overlap are refused."""
         name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
         while part is not None and part[0].kind == "param":
@@ -183,45 +183,51 @@ class Names:
                     why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
                     raise refused(name, why)
             self.cuts[whole][name] = span
-        name = self.numbered.get(name, name)
-        if (at := _along(node)) is not None:
+        name = self.part_names.get(name, name)
+        if (at := _locate_part(node)) is not None:
             count = tuple(b - a for a, b in zip(*at[1:], strict=True))
-            powers = powers_of(count, self.builds[: len(count)])
+            powers = fit_powers(count, self.builds[: len(count)])
             self.spans |= {} if powers is None else {name: (at[0], at[1][0], count[0], powers)}
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
         stem = re.sub(r"\W+", "_", re.sub(r"\.weight(?=\[|$)", "", name)).strip("_")
         stem = re.sub(r"^(?=\d)", "W", stem)
-        symbol = self.fresh(stem[0].upper() + stem[1:])
+        symbol = self.reserve_name(stem[0].upper() + stem[1:])
         self.parameters[symbol] = name
         self.frozen += [name] if node.frozen else []
         return symbol
 
-    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
+    def write_tensor(self, node: TracedNode, letters: Iterable[str]) -> str:
         """A tensor with its letters; what is in no equation is refused."""
         if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
         if node.kind in CONSTANT_KINDS:
-            return self.constant(node.number, letters)
-        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
-        return named(name, letters)
+            return self.write_constant(node.number, letters)
+        name = (
+            self.name_parameter(node)
+            if node.kind == "param"
+            else "data"
+            if node.kind == "data"
+            else self.name_signal(node)
+        )
+        return write_indexed(name, letters)
 
-    def constant(self, key: Any, letters: Iterable[str]) -> str:
+    def write_constant(self, key: Any, letters: Iterable[str]) -> str:
         """A constant with letters; which it is, the key says."""
         if key not in self.constants:
-            self.constants[key] = self.fresh("C")
-        return named(self.constants[key], letters)
+            self.constants[key] = self.reserve_name("C")
+        return write_indexed(self.constants[key], letters)
 
 
-def named(name: str, letters: Iterable[str]) -> str:
+def write_indexed(name: str, letters: Iterable[str]) -> str:
     """A name with the letters that are not empty."""
     inside = ",".join(x for x in letters if x)
     return f"{name}[{inside}]" if inside else name
 
 
-def _numbered(names: Iterable[str]) -> dict[str, str]:
+def _number_parts(names: Iterable[str]) -> dict[str, str]:
     """Of every part of a tensor, named by where it begins, the name by its place among the parts.
 
     Examples:
@@ -239,13 +245,13 @@ def _numbered(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _along(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
+def _locate_part(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
     """The dimension of a parameter that a part is cut from, where it begins and ends, at every build; None where it is
     no run of entries."""
     if node.part is None or node.part[0].kind != "param":
         return None
     whole, slot, start, stop = node.part
-    before, count = _along(whole), len(whole.indices[slot].root().sizes)
+    before, count = _locate_part(whole), len(whole.indices[slot].root().sizes)
     start, stop = (x * (count // len(x)) for x in (start, stop))
     dims, indices = whole.axes, [x.root().sizes for x in whole.indices]
     if dims[slot] in dims[:slot] or (whole.part is not None and (before is None or before[0] != dims[slot])):

@@ -14,11 +14,11 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import TRACED
 
-from .building import STILL, Build
+from .building import NOTHING_GROWS, Build
 from .gradients import TRAINING
 from .graph import NotFinite, Scaled, Unreadable
-from .models import COUNTS, Thin, Traced, first_sizes, read_equations
-from .shapes import FACTORS, SCALED, by_shape
+from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
+from .shapes import FACTORS, SCALED, read_by_shape
 
 WIDEST = 256
 """A size from which a module is not read once more, wider."""
@@ -43,7 +43,7 @@ class ModuleReading:
     smallest: Sizes | None = None
     name: str = TRACED
     failures: dict[str, UsageError] = field(default_factory=dict)
-    rejected: Traced | None = None
+    rejected: TracedModel | None = None
 
     @property
     def first(self) -> UsageError:
@@ -51,25 +51,27 @@ class ModuleReading:
         return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
-    def another(self) -> bool:
+    def differs_at_small_sizes(self) -> bool:
         """Return whether the module is another one at small sizes: it raises an error there, or was refused."""
         if self.smallest is None or self.rejected is None:
             return self.smallest is not None and " raises " in str(self.first)
         return not self.smallest.items() <= self.rejected.base.items()
 
 
-def _read(q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False) -> Traced | None:
+def _try_equations(
+    q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False
+) -> TracedModel | None:
     """Read equations; return None where this way of reading says no more than one before.
 
     Args:
         q: the module.
         base: sizes at which it is read.
         apart: build it with half of its experts active, so that K changes alone. Else all are active, and powers of M
-            and K are known together alone (``Traced.joint``).
+            and K are known together alone (``TracedModel.joint``).
         wider: read it at larger sizes.
         every: read every top-K as if it chose all.
     """
-    start = first_sizes(q.build, base)
+    start = choose_first_sizes(q.build, base)
     sparse = {"K", "M"} <= start.keys()
     if apart and not sparse:
         return None
@@ -77,55 +79,55 @@ def _read(q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False
     error = q.failures.get(WITH_HALF if apart else AT_SMALL)
     while True:
         if wider:
-            if not isinstance(error, Thin) or max(start.values()) >= WIDEST:
+            if not isinstance(error, SizesTooSmall) or max(start.values()) >= WIDEST:
                 return None
             start = {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}
         try:
             return replace(read_equations(q.build, start, q.name, every), joint=sparse and not (apart or every))
-        except Thin as again:
+        except SizesTooSmall as again:
             if not wider:
                 raise
             error = again
 
 
-def _read_all_chosen(q: ModuleReading) -> Traced | None:
-    return _read(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
+def _read_all_chosen(q: ModuleReading) -> TracedModel | None:
+    return _try_equations(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
 
 
-def _read_at_base(q: ModuleReading, last: bool = False) -> Traced | None:
+def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
     """Read at the base a module that is another one there, or (``last``) that is read in no other way."""
-    untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.another)
-    if not (untried if last else q.another):
+    untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.differs_at_small_sizes)
+    if not (untried if last else q.differs_at_small_sizes):
         return None
     with suppress(UsageError):
-        if (reading := _read(q, q.smallest, apart=True)) is not None:
+        if (reading := _try_equations(q, q.smallest, apart=True)) is not None:
             return reading
-    return _read(q, q.smallest, apart=False)
+    return _try_equations(q, q.smallest, apart=False)
 
 
-def _read_shapes(q: ModuleReading) -> Traced | None:
-    done = q.rejected is not None or q.another or isinstance(q.first, NotFinite)
-    return None if done else _shapes(q, q.base, q.first)
+def _read_shapes(q: ModuleReading) -> TracedModel | None:
+    done = q.rejected is not None or q.differs_at_small_sizes or isinstance(q.first, NotFinite)
+    return None if done else _read_shapes_for(q, q.base, q.first)
 
 
-def _read_shapes_at_base(q: ModuleReading) -> Traced | None:
+def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
     why = q.failures.get(AT_BASE) or q.failures.get(LAST)
     read = q.rejected is not None and not q.rejected.network.unread
-    return None if why is None or read else _shapes(q, q.smallest, why)
+    return None if why is None or read else _read_shapes_for(q, q.smallest, why)
 
 
-def _shapes(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> Traced:
-    reading = by_shape(q.build, sizes, str(why), q.name)
+def _read_shapes_for(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> TracedModel:
+    reading = read_by_shape(q.build, sizes, str(why), q.name)
     return replace(reading, notes=[*reading.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
 
 
 WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
 LAST = "at the base, where small sizes have no shape"
-READINGS: Mapping[str, Callable[[ModuleReading], Traced | None]] = {
-    WITH_HALF: lambda q: _read(q, q.base, apart=True),
-    f"{WITH_HALF}, at larger sizes": lambda q: _read(q, q.base, apart=True, wider=True),
-    AT_SMALL: lambda q: _read(q, q.base, apart=False),
-    "at larger sizes": lambda q: _read(q, q.base, apart=False, wider=True),
+READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
+    WITH_HALF: lambda q: _try_equations(q, q.base, apart=True),
+    f"{WITH_HALF}, at larger sizes": lambda q: _try_equations(q, q.base, apart=True, wider=True),
+    AT_SMALL: lambda q: _try_equations(q, q.base, apart=False),
+    "at larger sizes": lambda q: _try_equations(q, q.base, apart=False, wider=True),
     "with every top-K choosing all": _read_all_chosen,
     AT_BASE: _read_at_base,
     BY_SHAPE: _read_shapes,
@@ -135,13 +137,13 @@ READINGS: Mapping[str, Callable[[ModuleReading], Traced | None]] = {
 """Strategies by name, in the order in which they are tried; each returns None where it does not apply."""
 
 
-def read(
+def read_module(
     build: Build,
     base: Sizes | None = None,
     strict: bool = False,
     smallest: Sizes | None = None,
-    refuse: Callable[[Traced], str] = lambda reading: "",
-) -> Traced:
+    refuse: Callable[[TracedModel], str] = lambda reading: "",
+) -> TracedModel:
     """Read a module by the first strategy that succeeds; of what acts in training mode alone, the shapes.
 
     Args:
@@ -165,16 +167,18 @@ def read(
             q.failures[name] = error
             continue
         if reading is not None:
-            reading = _finish(replace(reading, how=name, tried={k: str(x) for k, x in q.failures.items()}), build)
+            reading = _complete_reading(
+                replace(reading, how=name, tried={k: str(x) for k, x in q.failures.items()}), build
+            )
             if not (why := refuse(reading)):
                 return reading
             q.failures[name], q.rejected = UsageError(why), reading
     if q.rejected is not None:
         return q.rejected
-    raise _all_reasons(q.failures)
+    raise _combine_errors(q.failures)
 
 
-def traced(build: Build, base: Sizes | None = None, name: str = TRACED) -> Traced:
+def trace_equations(build: Build, base: Sizes | None = None, name: str = TRACED) -> TracedModel:
     """Read the equations of the module that ``build(sizes)`` returns, without what training adds.
 
     Raises:
@@ -194,7 +198,7 @@ def traced(build: Build, base: Sizes | None = None, name: str = TRACED) -> Trace
     raise q.first
 
 
-def _all_reasons(failures: Mapping[str, UsageError]) -> UsageError:
+def _combine_errors(failures: Mapping[str, UsageError]) -> UsageError:
     """The first error, with the reasons of the strategies that failed otherwise."""
     first = failures.get(AT_SMALL) or next(iter(failures.values()))
     others = {str(error): name for name, error in failures.items() if str(error) != str(first)}
@@ -202,13 +206,13 @@ def _all_reasons(failures: Mapping[str, UsageError]) -> UsageError:
     return type(first)("; ".join([str(first), *more])) if more else first
 
 
-def _finish(reading: Traced, build: Build) -> Traced:
+def _complete_reading(reading: TracedModel, build: Build) -> TracedModel:
     """A reading with the shapes of what acts in training mode alone, and with what starts at zero."""
     if reading.training:
-        shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
+        shapes = read_by_shape(build, reading.base, TRAINING, only=reading.training)
         reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
     if not set(AXES) & set(reading.network.axes.values()):
         other = ", ".join(axis for axis in reading.base if axis not in AXES)
         asked = f"; it asks for {other}, and what grows is called {', '.join(AXES)}" if other else ""
-        raise UsageError(STILL + asked)
-    return reading.starting(build)
+        raise UsageError(NOTHING_GROWS + asked)
+    return reading.with_zero_starts(build)

@@ -23,17 +23,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import guard_foreign_code
 
-from .building import Guessed
+from .building import GuessedInput
 from .calls import APART, MAKERS, plain, ruled
 from .graph import NotFinite, Unreadable, refused
 
-ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
+TO_PYTHON = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
-NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
+RANDOM_CALLS = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
 """Beginnings of names of calls that draw."""
 STOPS = {"detach", "detach_", "get_data"}
 """Calls through which no gradient passes."""
-ORDER = "model: topk: the order of what is chosen changes the output"
+ORDER_MATTERS = "model: topk: the order of what is chosen changes the output"
 
 Leaf = TypeVar("Leaf")
 
@@ -59,9 +59,9 @@ class TorchCall:
     stale: frozenset[int] = frozenset()
     held: bool = False
 
-    def again(self, value: Callable[[int], Tensor]) -> list[Tensor]:
+    def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
         """Return the results of the call with other tensors, by number; it may write into copies of them."""
-        arguments, keywords = mapped((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
+        arguments, keywords = map_leaves((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
         with torch.no_grad():
             out = self.function(*arguments, **keywords)
         return [*leaves(arguments[0] if self.name == "__setitem__" else out, Tensor)]
@@ -88,26 +88,26 @@ class Recording:
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
     frozen: frozenset[int] = frozenset()
-    few: list[int] = field(default_factory=list)
+    partial_topk: list[int] = field(default_factory=list)
     doubled: str = ""
 
     def tensor(self, ref: Ref) -> Tensor:
-        return real(self.tensors[ref.number])
+        return as_real_pairs(self.tensors[ref.number])
 
     @property
-    def names(self) -> list[tuple[str, str]]:
+    def call_names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""
         return [(call.name, call.module) for call in self.calls]
 
     @cached_property
-    def trained(self) -> set[str]:
+    def trained_names(self) -> set[str]:
         """The parameters that a gradient of the output reaches."""
         passing = [call for call in self.calls if not call.held and call.name not in STOPS]
-        reached = _behind(replace(self, calls=passing), {self.output.number})
+        reached = _find_ancestors(replace(self, calls=passing), {self.output.number})
         return {name for number, name in self.parameters.items() if number in reached}
 
 
-def attention(
+def decompose_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -145,12 +145,12 @@ def normalise_groups(
     return y if bias is None else y + bias.reshape(side)
 
 
-def real(x: Tensor) -> Tensor:
+def as_real_pairs(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
-class _Inside(TorchDispatchMode):
+class _Decomposer(TorchDispatchMode):
     """Calls of aten inside of a call that has no rule, each taken apart until it has one."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -162,20 +162,20 @@ class _Inside(TorchDispatchMode):
         if name.startswith("_scaled_dot_product"):
             truth = func(*args, **keywords)
             written = {"is_causal": any(args[4:5]), **keywords}
-            return self.recorder.attended(self, truth[0], args[:3], written), *truth[1:]
+            return self.recorder.record_attention(self, truth[0], args[:3], written), *truth[1:]
         if name == "native_group_norm":
             statistics = func(*args)[1:]
             with self:
                 return normalise_groups(*args), *statistics
-        if self.recorder.whole(name, args, keywords) or func not in decomposition_table:
+        if self.recorder.is_recorded_whole(name, args, keywords) or func not in decomposition_table:
             result = func(*args, **keywords)
-            self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
+            self.recorder.record_call(name, func, args, keywords, result, fresh=name.endswith("_"))
             return result
         with self:
             return decomposition_table[func](*args, **keywords)
 
 
-class _Every(TorchFunctionMode):
+class _ForceTopKAll(TorchFunctionMode):
     """Makes top-K choose all entries, where its K is the given number (0: any number)."""
 
     def __init__(self, number: int) -> None:
@@ -183,19 +183,19 @@ class _Every(TorchFunctionMode):
         self.number = number
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "topk" and _takes_all(self.number, args, kwargs or {}):
-            dim = _along(args, kwargs or {})
+        if getattr(func, "__name__", "") == "topk" and _is_forced_to_all(self.number, args, kwargs or {}):
+            dim = _get_topk_dim(args, kwargs or {})
             return func(args[0], args[0].shape[dim], dim)
         return func(*args, **kwargs or {})
 
 
-def _along(args: Any, keywords: Mapping[str, Any]) -> int:
+def _get_topk_dim(args: Any, keywords: Mapping[str, Any]) -> int:
     """The dimension of a top-K."""
     along: int = keywords.get("dim", args[2] if len(args) > 2 else -1)
     return along
 
 
-def _takes_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
+def _is_forced_to_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
     """Return whether a top-K call is to choose all entries; ``every`` as for ``record``."""
     return every is not None and every in (0, keywords.get("k", args[1] if len(args) > 1 else None))
 
@@ -210,19 +210,19 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, strict: bool = True, every: int | None = None, apart: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.every, self.apart, self.path = Recording(), strict, every, apart, [""]
+        self.run, self.strict, self.force_topk_all, self.decompose, self.path = Recording(), strict, every, apart, [""]
         self.ids: dict[int, int] = {}
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
-        self.moved: set[int] = set()
-        self.chosen = False
+        self.dependent: set[int] = set()
+        self.reordered = False
         self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def ref(self, x: Tensor, made: bool = False) -> Ref:
         """The number of a tensor. made: it is a result, whose values are those of now."""
         fresh = id(x) not in self.ids
-        if fresh or (made and self._stale(x)):  # what was written in place is another tensor
+        if fresh or (made and self._is_stale(x)):  # what was written in place is another tensor
             self.ids[id(x)] = len(self.kept)
             self.kept.append(x)
         number = self.ids[id(x)]
@@ -240,54 +240,54 @@ class Recorder(TorchFunctionMode):
         if name == "__get__":
             name = "get_" + func.__self__.__name__
         if name == "scaled_dot_product_attention":
-            return self.attended(self, func(*args, **keywords), args, keywords)
-        if not self.whole(name, args, keywords):
-            with _Inside(self):
+            return self.record_attention(self, func(*args, **keywords), args, keywords)
+        if not self.is_recorded_whole(name, args, keywords):
+            with _Decomposer(self):
                 result = func(*args, **keywords)
             self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
             return result
         if name == "einsum" and isinstance(args[0], str):
-            args = self._paired(func, *_spelled(*args))
-        if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
+            args = self._record_pairs(func, *_parse_einsum(*args))
+        if name in TO_PYTHON and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
             every = ", or build with K = M (every expert)" if any(c.name == "topk" for c in self.run.calls) else ""
             todo = f"equations would hold for these values alone; leave out the branch (assert, early exit){every}"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "writes into out=; return the result instead")
-        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
+        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._is_stale(x))
         result = func(*args, **keywords)
         if name == "topk":
             if result[0].shape != args[0].shape:
-                self.run.few.append(args[0].shape[_along(args, keywords)])
-            if _takes_all(self.every, args, keywords) or result[0].shape == args[0].shape:
-                result = self._in_order(args[0], _along(args, keywords))
+                self.run.partial_topk.append(args[0].shape[_get_topk_dim(args, keywords)])
+            if _is_forced_to_all(self.force_topk_all, args, keywords) or result[0].shape == args[0].shape:
+                result = self._select_all(args[0], _get_topk_dim(args, keywords))
         if name == "__getitem__":
             self.slices[id(result)] = args
         if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
             name, func, args = "__setitem__", Tensor.__setitem__, (*self.slices[id(args[0])], args[1])
-        self.note(name, func, args, keywords, result, stale)
+        self.record_call(name, func, args, keywords, result, stale)
         return result
 
-    def whole(self, name: str, args: Any, keywords: Any) -> bool:
+    def is_recorded_whole(self, name: str, args: Any, keywords: Any) -> bool:
         """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
-        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
-        if not self.apart and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
+        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
+        if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
             return True
         return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
 
-    def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
+    def record_attention(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
         """Attention, call by call.
 
         Raises:
             Unreadable: it is not what torch gives.
         """
         with mode:
-            made = attention(*args, **keywords)
+            made = decompose_attention(*args, **keywords)
         if made.shape != truth.shape or not torch.allclose(made, truth, 1e-5, 1e-7, equal_nan=True):
             raise self.fail("attention", "torch gives other numbers than the calls that it is written out in")
         return made
 
-    def _paired(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
+    def _record_pairs(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
         """An einsum of two operands, the last of its products of two: those first that sum what no other has."""
 
         def pair() -> tuple[int, int, set[str]] | None:
@@ -303,23 +303,23 @@ class Recorder(TorchFunctionMode):
             letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
             two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
             made = func(*two)
-            self.note("einsum", func, two, {}, made)
+            self.record_call("einsum", func, two, {}, made)
             for k in (b, a):
                 del terms[k], operands[k]
             terms.append(letters)
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 
-    def _in_order(self, x: Tensor, dim: int) -> Any:
+    def _select_all(self, x: Tensor, dim: int) -> Any:
         """All that are chosen, in the order in which they are, so that which is where depends on no values."""
-        self.chosen = True
+        self.reordered = True
         at = torch.arange(x.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
         return torch.return_types.topk((x.clone(), at.expand(x.shape).clone()))
 
-    def _stale(self, x: Tensor) -> bool:
+    def _is_stale(self, x: Tensor) -> bool:
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
-    def note(
+    def record_call(
         self,
         name: str,
         func: Any,
@@ -330,18 +330,18 @@ class Recorder(TorchFunctionMode):
         fresh: bool = False,
     ) -> None:
         """One call that was made. fresh: its result is another tensor than it was."""
-        arguments, named = mapped((args, keywords), Tensor, self.ref)
+        arguments, named = map_leaves((args, keywords), Tensor, self.ref)
         if fresh:
             self.ids.pop(id(result), None)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
-        moved = any(r.number in self.moved for r in refs((arguments, named)))
+        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
+        moved = any(r.number in self.dependent for r in refs((arguments, named)))
         if moved and not name.startswith(MAKERS):
             outs = list(refs(out))
             if name == "topk" and result[0].shape == args[0].shape:
                 outs = outs[:1]
-            self.moved |= {r.number for r in outs}
+            self.dependent |= {r.number for r in outs}
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
         self.counts[module, name] += 1
@@ -349,7 +349,7 @@ class Recorder(TorchFunctionMode):
         self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale, held))
 
 
-def _spelled(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
+def _parse_einsum(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
     """The letters of every operand of an einsum, those of its result, and the operands; no ellipsis is left."""
     operands = list(rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest)
     left, arrow, out = equation.replace(" ", "").partition("->")
@@ -374,17 +374,17 @@ def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
             yield from leaves(x, kind)
 
 
-class Number(tuple[float, ...]):
+class VaryingNumber(tuple[float, ...]):
     """A number of python that is another at another build."""
 
 
-def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
+def map_leaves(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
     """Arguments or a result with what is of this kind replaced."""
     if isinstance(tree, kind):
         return f(tree)
-    if isinstance(tree, list | tuple) and not isinstance(tree, Number):
-        return (list if type(tree) is list else tuple)(mapped(x, kind, f) for x in tree)
-    return {k: mapped(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
+    if isinstance(tree, list | tuple) and not isinstance(tree, VaryingNumber):
+        return (list if type(tree) is list else tuple)(map_leaves(x, kind, f) for x in tree)
+    return {k: map_leaves(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 
 
 def refs(tree: Any) -> Iterator[Ref]:
@@ -392,7 +392,7 @@ def refs(tree: Any) -> Iterator[Ref]:
     return leaves(tree, Ref)
 
 
-def numbered(run: Recording, first: Recording) -> Recording:
+def renumber(run: Recording, first: Recording) -> Recording:
     """A recording with the numbers that another one of the same calls has for its tensors."""
     same = {call.key: call for call in run.calls}
     tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
@@ -402,19 +402,19 @@ def numbered(run: Recording, first: Recording) -> Recording:
         for mine, its in zip(refs(keep), refs(tree), strict=True):
             tensors.setdefault(mine.number, run.tensors[its.number])
         numbers = refs(keep)
-        arguments, keywords, result = mapped(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
+        arguments, keywords, result = map_leaves(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
         calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
     tensors.setdefault(first.output.number, run.tensors[run.output.number])
     return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
 
 
-def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
+def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     """Runs the forward pass of a model; the error says so where its input was guessed.
 
     Raises:
         UsageError: as `guard_foreign_code`.
     """
-    shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
+    shape = tuple(inputs[0].shape) if isinstance(inputs, GuessedInput) else ()
     said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
     return guard_foreign_code("the model", said if shape else "")
 
@@ -461,12 +461,12 @@ def record(
     for name, b in model.named_buffers():
         if b.is_floating_point():
             recorder.run.buffers[recorder.ref(b).number] = name
-    recorder.moved |= set(recorder.run.parameters)
+    recorder.dependent |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
         number = recorder.ref(x).number
         recorder.run.inputs[number] = k
         if x.is_floating_point():
-            recorder.moved.add(number)
+            recorder.dependent.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
     recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -474,16 +474,16 @@ def record(
     try:
         for p in learning:
             p.requires_grad_(False)
-        with running(inputs), torch.enable_grad():
+        with guard_forward(inputs), torch.enable_grad():
             state = torch.get_rng_state()
             with recorder:
                 made = model(*inputs, **keywords)
-            out = output_of(made)
+            out = find_output(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            with nullcontext() if every is None else _Every(every):
-                again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
+            with nullcontext() if every is None else _ForceTopKAll(every):
+                again = find_output(model(*inputs, **keywords)) if strict and (drawn or recorder.reordered) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
-                raise _noise(recorder.run) if drawn else Unreadable(ORDER)
+                raise _noise(recorder.run) if drawn else Unreadable(ORDER_MATTERS)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for p in learning:
@@ -496,20 +496,20 @@ def record(
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
-    if losses := losses_of(made):
+    if losses := find_losses(made):
         run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
-        beside = _behind(run, beside) - _behind(run, {run.output.number})
+        beside = _find_ancestors(run, beside) - _find_ancestors(run, {run.output.number})
         run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
 
 
 def _noise(run: Recording) -> Unreadable:
-    call = next((c for c in run.calls if c.name.startswith(NOISE)), None)
+    call = next((c for c in run.calls if c.name.startswith(RANDOM_CALLS)), None)
     where = f"{call.module or 'model'}: {call.name}" if call else "model"
     return refused(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
 
 
-def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:
+def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set[int]:
     """These tensors and all that they are computed from, but through calls of a name."""
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in refs(call.result)):
@@ -517,21 +517,21 @@ def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:
     return numbers
 
 
-def losses_of(out: Any) -> dict[str, Tensor]:
+def find_losses(out: Any) -> dict[str, Tensor]:
     """The numbers that a module returns beside its output, by name or place: losses of its own."""
     places = out.items() if isinstance(out, dict) else enumerate(out) if isinstance(out, list | tuple) else ()
     beside = {str(k): x for k, x in places if isinstance(x, Tensor) and x.is_floating_point() and x.numel() == 1}
-    return {k: x for k, x in beside.items() if x is not output_of(out)}
+    return {k: x for k, x in beside.items() if x is not find_output(out)}
 
 
-def choosing(run: Recording) -> list[str]:
+def find_balance_buffers(run: Recording) -> list[str]:
     """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
     scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
-    shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
+    shifting, passed = _find_ancestors(run, scores), _find_ancestors(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
 
 
-def output_of(out: Any) -> Tensor:
+def find_output(out: Any) -> Tensor:
     """The tensor that a module returns, alone, first (also of a dict), or as ``logits`` or ``last_hidden_state``.
 
     Raises:

@@ -19,7 +19,7 @@ OWNERS: Mapping[Any, tuple[str, Any]] = {
 """Where functions of torch can be replaced: what it is called, and what has the names of those that are built in."""
 
 
-def optimizers_in(value: Any) -> list[torch.optim.Optimizer]:
+def find_optimizers(value: Any) -> list[torch.optim.Optimizer]:
     """Return the optimizers that a value is, or that a list, a tuple or a dict consists of; else an empty list."""
     several = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, list | tuple) else [value]
     return several if all(isinstance(x, torch.optim.Optimizer) for x in several) else []
@@ -35,7 +35,7 @@ def check_returned(beside: Sequence[Any]) -> None:
         UsageError: Anything else, or an input that is sparse.
     """
     for value in beside:
-        if value is None or optimizers_in(value):
+        if value is None or find_optimizers(value):
             continue
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer):
             name = value.__name__

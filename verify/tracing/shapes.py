@@ -24,21 +24,21 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
-from .building import Asked, Build, built, called, doubled, exactly
+from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
 from .calls import plain
 from .fixed import made as replay
 from .gradients import FROZEN
 from .graph import NUMBER, Sizes, Unreadable
-from .models import COUNTS, Traced
-from .naming import LETTERS, Powers, powers_of
+from .models import COUNTS, TracedModel
+from .naming import LETTERS, Powers, fit_powers
 from .recording import Recording, Ref, TorchCall, leaves, record
 
-Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
 ENTRIES = {"add", "sub", "mul", "div", "layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "group_norm",
            "where", "cat", "addcmul", "prelu"}  # fmt: skip
 """Calls that take a parameter entry by entry."""
-SPARE = "абвгдежзийклмнопрстуфхцчшщ"
+SPARE_INDICES = "абвгдежзийклмнопрстуфхцчшщ"
 """Letters of axes with a name of the user's own."""
 NEAREST = "a side of sizes {} is no power of an axis; the nearest power is taken"
 WEIGHED = "the number of these maps grows: their sum is taken for a mean, on which epsilons (of SGD rates) rest"
@@ -67,7 +67,7 @@ UNSAID = "no call says which side of {} is summed: {}"
 
 
 @dataclass
-class Shaped:
+class ParameterShape:
     """A parameter: its sizes by dimension at every build, and its places by every call that takes it.
 
     Attributes:
@@ -76,12 +76,12 @@ class Shaped:
 
     name: str
     sizes: list[Sizes]
-    uses: set[Places]
+    uses: set[DimUses]
     frozen: bool
     beside: str = ""
 
 
-def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Places | None:
+def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any]) -> DimUses | None:
     """The places of the dimensions of a parameter that is so manyeth among the tensors of a call; None: not known."""
     every = tuple(range(dims))
     stack = every[:-2]
@@ -112,7 +112,7 @@ MATRICES = ("matmul", "mm", "bmm")
 Order = tuple[int, ...]
 
 
-class Uses:
+class WeightUses:
     """Reads off the calls of a run which dimensions of each parameter are summed where it first meets a signal.
 
     Attributes:
@@ -123,7 +123,7 @@ class Uses:
 
     def __init__(self, run: Recording) -> None:
         self.run = run
-        self.found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
+        self.found: dict[str, set[DimUses]] = {name: set() for name in run.parameters.values()}
         self.beside: dict[str, str] = {}
         self._orders: dict[int, list[tuple[str, Order]]] = {
             number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
@@ -132,11 +132,11 @@ class Uses:
         self._products: set[int] = set()  # of a weight and a signal, entry by entry
         self._signals = set(run.inputs)
         for call in run.calls:
-            self._read(call)
+            self._follow_call(call)
         for number in [*self._rows, *self._products]:
-            self._end(number)
+            self._note_unsummed(number)
 
-    def _read(self, call: TorchCall) -> None:
+    def _follow_call(self, call: TorchCall) -> None:
         """Follow weights through one call."""
         read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
         name, made = plain(call.name), outs[0].number if outs else None
@@ -151,14 +151,14 @@ class Uses:
             self._orders[made] = [(x, (order[0],) * rows + order[1:]) for x, order in self._orders[read[1].number]]
             self._rows |= {made} if acted else set()
         elif not acted and len(held) > 1:
-            self._combine(name, [read[k].number for k in held], made)
-        elif self._passes(call, name, [r.number for r in read], held, made, acted):
+            self._combine_weights(name, [read[k].number for k in held], made)
+        elif self._follow_permutation(call, name, [r.number for r in read], held, made, acted):
             pass
         else:
             for k in held:
-                self._act(call, name, k, read[k].number, made, acted)
+                self._note_use(call, name, k, read[k].number, made, acted)
 
-    def _combine(self, name: str, held: Sequence[int], made: int) -> None:
+    def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
         """A sum or a product of weights acts as they do."""
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
         parts = [n for n in held if name in MATRICES or tensors[n].shape == shape]
@@ -167,7 +167,7 @@ class Uses:
             if name == "mul" and len({x for x, _ in known}) == len(known) > 1:
                 self.beside |= {x: known[0][0] for x, _ in known[1:]}
 
-    def _passes(
+    def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
         """Note dimensions in another order, and return whether a call does no more than that to one weight."""
@@ -175,7 +175,7 @@ class Uses:
         before, after = self.run.tensors[number], self.run.tensors[made]
         if len(held) > 1 or before.dim() != after.dim() or (acted and number not in self._rows):
             return False
-        order = _moved(before, after) if len(read) == 1 else None
+        order = _find_permutation(before, after) if len(read) == 1 else None
         if order is None and not acted and name in ENTRIES and before.shape == after.shape:
             order = [*range(before.dim())]
         if order is not None:
@@ -184,11 +184,11 @@ class Uses:
             self._rows.discard(number)
         return order is not None
 
-    def _act(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
+    def _note_use(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
         """Note which dimensions a call sums where a weight meets a signal."""
         dims, out = self.run.tensors[number].dim(), self.run.tensors[made].dim()
         if number in self._products:
-            self._end(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
+            self._note_unsummed(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
             return
         others = [r.number for r in leaves((call.arguments, call.keywords), Ref) if r.number != number]
         if name == "mul" and acted and out >= dims and self._signals.intersection(others):
@@ -199,17 +199,17 @@ class Uses:
                 self._rows.discard(number)
                 self._rows.add(made)
             return
-        at = places(name, position, dims, call.arguments)
+        at = classify_dims(name, position, dims, call.arguments)
         if number in self._rows and not (at and at[0] and self._signals.intersection(others)):
-            self._end(number)
+            self._note_unsummed(number)
             return
         self._rows.discard(number)
         if at is None and acted:
-            at = _probed(call, self.run, number)
+            at = _probe_dims(call, self.run, number)
         for x, own in self._orders[number] if at is not None else ():
-            self._note(x, *(tuple(own[d] for d in side) for side in at or ()))
+            self._add_use(x, *(tuple(own[d] for d in side) for side in at or ()))
 
-    def _end(self, number: int, over: Sequence[int] = ()) -> None:
+    def _note_unsummed(self, number: int, over: Sequence[int] = ()) -> None:
         """Note what rows of a table, or a product with a signal, are: summed over these dimensions, or added."""
         rows = number in self._rows
         for x, own in self._orders.pop(number, ()):
@@ -217,11 +217,11 @@ class Uses:
             rest = [d for d in own if d not in summed]
             if rows and not summed:
                 summed, rest = {0}, [d for d in own if d]
-            self._note(x, [*summed], rest, ())
+            self._add_use(x, [*summed], rest, ())
         self._rows.discard(number)
         self._products.discard(number)
 
-    def _note(self, name: str, *sides: Sequence[int]) -> None:
+    def _add_use(self, name: str, *sides: Sequence[int]) -> None:
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
 
@@ -233,7 +233,7 @@ def _summed_dims(call: TorchCall, dims: int) -> list[int]:
     return [d % dims for d in over]
 
 
-def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
+def _probe_dims(call: TorchCall, run: Recording, number: int) -> DimUses | None:
     """Return the places of a weight in a call that is not known by name: a dimension is made where one entry along it
     changes the result in one place of a dimension alone, and else it is summed.
 
@@ -260,7 +260,7 @@ def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
     return None
 
 
-def _moved(before: Tensor, after: Tensor) -> list[int] | None:
+def _find_permutation(before: Tensor, after: Tensor) -> list[int] | None:
     """The order in which a call puts dimensions, if it does no more."""
     if after.numel() != before.numel() or sorted(before.shape) != sorted(after.shape):
         return None
@@ -275,41 +275,41 @@ def _moved(before: Tensor, after: Tensor) -> list[int] | None:
     return None
 
 
-def shaped(models: Sequence[nn.Module], run: Recording | None) -> Iterator[Shaped]:
+def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) -> Iterator[ParameterShape]:
     """Every parameter of the first of some builds.
 
     Raises:
         Unreadable: another build lacks it.
     """
-    uses, beside = ({}, {}) if run is None else ((known := Uses(run)).found, known.beside)
+    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.beside)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     for name, p in models[0].named_parameters():
         if lacks := next((k for k, other in enumerate(shapes) if len(other.get(name, ())) != p.dim()), None):
             raise Unreadable(f"{name}: build {lacks + 1} has no such parameter; no answer by shape")
-        mine = uses.get(name) or {x for x in [_owned(owners[id(p)], p.dim())] if x is not None}
+        mine = uses.get(name) or {x for x in [_classify_by_module(owners[id(p)], p.dim())] if x is not None}
         sizes = [*zip(*(s[name] for s in shapes), strict=True)]
-        yield Shaped(name, sizes, mine, not p.requires_grad, beside.get(name, ""))
+        yield ParameterShape(name, sizes, mine, not p.requires_grad, beside.get(name, ""))
 
 
-def _owned(module: nn.Module, dims: int) -> Places | None:
+def _classify_by_module(module: nn.Module, dims: int) -> DimUses | None:
     """The places of the dimensions of a parameter by the module of torch that has it."""
     kinds = {nn.Linear: "linear", nn.Embedding: "embedding", nn.modules.conv._ConvTransposeNd: "conv_transpose",
              nn.modules.conv._ConvNd: "conv", nn.RNNBase: "linear", nn.RNNCellBase: "linear",
              nn.MultiheadAttention: "linear"}  # fmt: skip
     call = next((x for kind, x in kinds.items() if isinstance(module, kind) and dims > 1), "")
     matrix = call != "linear" or dims == 2  # what attention has beside its matrices are tokens, (1, 1, N)
-    return places(call, 1, dims, ("",)) if matrix else None
+    return classify_dims(call, 1, dims, ("",)) if matrix else None
 
 
-def _stem_without(stem: str, names: Sequence[str]) -> str:
+def _find_unused_stem(stem: str, names: Sequence[str]) -> str:
     """Returns the letter, with underscores behind it until no parameter has its name or that with a number."""
     while any(re.fullmatch(rf"{stem}\d*", x) for x in names):
         stem += "_"
     return stem
 
 
-class Shapes:
+class ShapeNetwork:
     """The network of shapes.
 
     Args:
@@ -321,7 +321,9 @@ class Shapes:
         stems: what the names of summed products, of signals behind them and of the output begin with.
     """
 
-    def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
+    def __init__(
+        self, parameters: Sequence[ParameterShape], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]
+    ):
         self.builds, self.counted = builds, counted
         self.notes: list[tuple[str, str]] = []
         self.axes: dict[str, str] = {"x": "D"}
@@ -329,8 +331,8 @@ class Shapes:
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
         self.multiplied: dict[str, Power] = {}
-        self.stems = tuple(_stem_without(x, [p.name for p in parameters]) for x in "sof")
-        groups: dict[str, list[Shaped]] = {}
+        self.stems = tuple(_find_unused_stem(x, [p.name for p in parameters]) for x in "sof")
+        groups: dict[str, list[ParameterShape]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
         for pattern, group in groups.items():
@@ -338,9 +340,9 @@ class Shapes:
             if same and not pattern.startswith("*"):  # no role begins so
                 group = [replace(group[0], name=pattern)]
             for p in group:
-                self._tensor(p)
+                self._add_parameter(p)
 
-    def _grows(self, name: str, sizes: Sizes) -> Powers:
+    def _fit_size(self, name: str, sizes: Sizes) -> Powers:
         """The powers of the axes that a size is, rounded where it is none.
 
         Raises:
@@ -348,15 +350,15 @@ class Shapes:
         """
         if 0 in sizes:
             raise Unreadable(f"{name}: a side of it is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
-        powers = powers_of(sizes, self.builds)
+        powers = fit_powers(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
             self.notes.append((name, NEAREST.format(tuple(sizes))))
-            powers = powers_of([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
+            powers = fit_powers([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
         return powers
 
-    def _tensor(self, p: Shaped) -> None:
-        name, grows = p.name, [self._grows(p.name, s) for s in p.sizes]
-        summed, made, stack = self._places(name, p, grows)
+    def _add_parameter(self, p: ParameterShape) -> None:
+        name, grows = p.name, [self._fit_size(p.name, s) for s in p.sizes]
+        summed, made, stack = self._choose_dim_uses(name, p, grows)
         taken: dict[str, int] = {}
         if p.beside:  # which has the size of their product
             entries = Power()
@@ -370,7 +372,7 @@ class Shapes:
             for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
                 for _ in range(abs(count)):
                     taken[axis] = k = taken.get(axis, -1) + 1
-                    pool = LETTERS.get(axis) or SPARE[4 * len(set(self.axes.values()) - {*LETTERS}) :]
+                    pool = LETTERS.get(axis) or SPARE_INDICES[4 * len(set(self.axes.values()) - {*LETTERS}) :]
                     known = [x for x, a in self.axes.items() if a == axis]
                     letter = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
                     self.axes[letter] = axis
@@ -387,18 +389,18 @@ class Shapes:
             self.notes.append((name, WEIGHED))
         symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
         self.roles[symbol] = name
-        source = _named(self._constant(read + maps), [*(read + maps)] or ["x"])
+        source = _write_indexed(self._constant(read + maps), [*(read + maps)] or ["x"])
         whole = [*out, *maps, *read] or ["x"]
         product, behind, _ = (f"{stem}{k}" for stem in self.stems)
-        self.lines.append(f"{_named(product, [*out, *maps])} = {_named(symbol, whole)} {source}")
+        self.lines.append(f"{_write_indexed(product, [*out, *maps])} = {_write_indexed(symbol, whole)} {source}")
         if out or maps:
-            self.lines.append(f"{behind} = {_named(product, [*out, *maps])}")
+            self.lines.append(f"{behind} = {_write_indexed(product, [*out, *maps])}")
 
     def _constant(self, letters: str) -> str:
         key = " ".join(self.axes[x] for x in letters)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
-    def _places(self, name: str, p: Shaped, grows: Sequence[Powers]) -> Places:
+    def _choose_dim_uses(self, name: str, p: ParameterShape, grows: Sequence[Powers]) -> DimUses:
         """The dimensions that are summed, made and counted; where no call says so, by shape."""
         growing = [d for d, powers in enumerate(grows) if powers]
         kinds = {
@@ -436,50 +438,52 @@ class Shapes:
         return replace(read, unread=why, multiplied=self.multiplied)
 
 
-def _named(name: str, letters: Sequence[str]) -> str:
+def _write_indexed(name: str, letters: Sequence[str]) -> str:
     return f"{name}[{','.join(letters)}]" if letters else name
 
 
-def along(reading: Traced, growing: Collection[str]) -> Traced:
+def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
     """A reading without what it says of a number of maps, where that is not among the axes that grow."""
     notes = [x for x in reading.notes if x[1] != WEIGHED or "M" in growing]
     return replace(reading, notes=notes)
 
 
-def by_shape(
+def read_by_shape(
     build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED, only: Collection[str] = ()
-) -> Traced:
+) -> TracedModel:
     """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations.
 
     Args:
         only: these parameters; all where there are none.
     """
-    asked = Asked(base or {})
-    called(build, asked)
+    asked = RequestedSizes(base or {})
+    call_build(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
-    builds = [few, *(doubled(few, axis) for axis in few)]  # K and M change alone
-    models = [called(build, sizes)[0] for sizes in builds]
+    builds = [few, *(enlarge_axis(few, axis) for axis in few)]  # K and M change alone
+    models = [call_build(build, sizes)[0] for sizes in builds]
     run = None
     for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
-        with suppress(Exception), exactly():  # what hinders both hinders the equations, and is said there
+        with suppress(Exception), in_float64():  # what hinders both hinders the equations, and is said there
             if run is None:
-                model, (inputs, keywords), _ = built(build, start)
+                model, (inputs, keywords), _ = build_module(build, start)
                 run = record(model, inputs, keywords, strict=False, training=training, apart=False)
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:
-        powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
+        powers = fit_powers([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
-    shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
-    chosen = run is not None and "M" in start and _chooses(run, start["M"], start.get("K", 0))
+    shapes = ShapeNetwork(
+        [p for p in read_parameter_shapes(models, run) if not only or p.name in only], builds, counted
+    )
+    chosen = run is not None and "M" in start and _has_free_topk(run, start["M"], start.get("K", 0))
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
-    return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
+    return TracedModel(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).with_frozen(found)
 
 
-def _chooses(run: Recording, experts: int, given: int) -> bool:
+def _has_free_topk(run: Recording, experts: int, given: int) -> bool:
     """Return whether a top-K takes fewer than all ``experts``, and another number of them than ``given``.
 
     A top-K along another dimension, as where experts choose tokens, is not counted.

@@ -25,18 +25,20 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.powers import Power
 
-from .config_probing import Difference
-from .config_reading import config_of, read_config_file
+from .config_probing import ConfigDifference
+from .config_reading import probe_config_files, read_config_file
 from .graph import Unreadable
-from .models import Traced
-from .readings import read as read_model
-from .shapes import along
+from .models import TracedModel
+from .readings import read_module
+from .shapes import drop_fixed_map_notes
 
-BESIDE = "SCALING"
+SETTINGS_NAME = "SCALING"
 """A dict in the file of a function, with sizes and options."""
 
 
-def build_of(text: str, deep: bool = False, beside: Path | None = None) -> tuple[Callable[..., Any], Mapping[str, int]]:
+def load_model_builder(
+    text: str, deep: bool = False, beside: Path | None = None
+) -> tuple[Callable[..., Any], Mapping[str, int]]:
     """The function that a model's name means, and the sizes at which it is read as far as they are said.
 
     Args:
@@ -47,14 +49,14 @@ def build_of(text: str, deep: bool = False, beside: Path | None = None) -> tuple
         UsageError: no such file or function, or a configuration that transformers does not know.
     """
     if text.startswith(HUGGING_FACE):
-        config, other = config_of(text, beside)
-        return config.builder(deep, Difference() if other is None else config.compare(other)), {}
-    build, said = function_of(text)
+        config, other = probe_config_files(text, beside)
+        return config.make_builder(deep, ConfigDifference() if other is None else config.compare(other)), {}
+    build, said = load_function(text)
     base = said.get("base", {})
     return build, read_sizes(base, "base") if base else {}
 
 
-def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+def load_function(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     """``build``, and the dict beside it.
 
     Raises:
@@ -71,10 +73,10 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
             lacks = f"{name} of {where} is {quote_value(build)}, no function"
         functions = ", ".join(x for x, y in vars(module).items() if isfunction(y)) or "none"
         raise UsageError(f"{lacks}; it has functions: {functions}; write FILE.py:NAME of yours")
-    beside = getattr(module, BESIDE, {})
+    beside = getattr(module, SETTINGS_NAME, {})
     if not isinstance(beside, dict):
         raise UsageError(
-            f"{BESIDE} in {where} is {quote_value(beside)}; give a dict of keywords, such as base and target"
+            f"{SETTINGS_NAME} in {where} is {quote_value(beside)}; give a dict of keywords, such as base and target"
         )
     return build, beside
 
@@ -92,7 +94,7 @@ class ModelOption:
         odd: what another configuration of it has otherwise, and no number of it says; a line each.
     """
 
-    model: Traced
+    model: TracedModel
     odd: Sequence[str] = ()
 
     @property
@@ -116,7 +118,9 @@ class ModelOption:
         axes = [axis for axis in AXES if axis in self.network.axes.values()]
         return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
 
-    def left(self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]) -> Iterator[str]:
+    def describe_remaining_factors(
+        self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]
+    ) -> Iterator[str]:
         """Of every multiplier what the module brings and what is left to multiply by, a line each."""
         for name, setting in multipliers.items():
             own = Power.of(self.model.factors.get(name, ("", {}))[1])
@@ -127,28 +131,32 @@ class ModelOption:
             to_do = "nothing is left to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {at}"
             yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
 
-    def beside(self, answer: Any) -> Any:
+    def append_notes(self, answer: Any) -> Any:
         """An answer with the notes of the reading under it."""
         if isinstance(answer, Document):
-            return self._noted(answer)
+            return self._append_notes(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
-            return [self._noted(d) if k == len(answer) - 1 else d for k, d in enumerate(answer)]
+            return [self._append_notes(d) if k == len(answer) - 1 else d for k, d in enumerate(answer)]
         return answer
 
-    def _noted(self, d: Document) -> Document:
+    def _append_notes(self, d: Document) -> Document:
         rates = d.record.get("ray")
-        model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
+        model = (
+            self.model
+            if rates is None
+            else drop_fixed_map_notes(self.model, [axis for axis, x in rates.items() if x != "0"])
+        )
         lines = [
-            *model.described(_left(model, d.record)),
-            *_split(d.record.get("tensors", {})),
-            *self._besides(d.record),
+            *model.describe(_find_remaining_powers(model, d.record)),
+            *_describe_split_parts(d.record.get("tensors", {})),
+            *self._describe_training_only(d.record),
         ]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
         return Document((*d.blocks, *blocks), {**d.record, "left_out": model.lines})
 
-    def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
+    def _describe_training_only(self, record: Mapping[str, Any]) -> Iterator[str]:
         """The powers of tensors that act in training mode alone, beside those that are derived."""
         if self.model.beside is not None and record.get("ray"):
             rule = read_optimizers(record["optimizer"], self.model.beside, self.model.networks)
@@ -159,7 +167,7 @@ class ModelOption:
                 yield f"{role}: not certified, by shape: {powers}"
 
 
-def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
+def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dict[str, str]:
     """By multiplier of a derivation or a recipe, the power that its module lacks; empty where it lacks none."""
     needed = record.get("multipliers", {})
     powers = {x: Power.parse(p["rule"]) if "rule" in p else Power.of(p) for x, p in needed.items()}
@@ -169,7 +177,7 @@ def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
     return {x: str(p) if p.terms else "" for x, p in left.items()}
 
 
-def _split(tensors: Mapping[str, Any]) -> list[str]:
+def _describe_split_parts(tensors: Mapping[str, Any]) -> list[str]:
     """Parts of one parameter that get different powers."""
     parts: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, settings in tensors.items():
@@ -185,7 +193,9 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read(text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = "") -> ModelOption:
+def read_model_option(
+    text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = ""
+) -> ModelOption:
     """The model of this name, read.
 
     Args:
@@ -198,6 +208,6 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None, smalle
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     if text.startswith(HUGGING_FACE):
         return ModelOption(*read_config_file(text, beside, deep))
-    build, base = build_of(text)
+    build, base = load_model_builder(text)
     known = read_sizes(smallest, "base") if "=" in smallest and not base else None
-    return ModelOption(read_model(build, base, smallest=known))
+    return ModelOption(read_module(build, base, smallest=known))

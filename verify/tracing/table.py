@@ -16,15 +16,15 @@ from .elementwise import Cancels, parted
 from .fixed import linear
 from .graph import View
 from .reading import Reader, stopped
-from .recording import STOPS, leaves, mapped, refs
+from .recording import STOPS, leaves, map_leaves, refs
 
 COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 """Functions without a gradient."""
-PARTED = {"add", "sub"}
+READ_CAT_AS_SUM = {"add", "sub"}
 """Calls that take a concatenation along an axis that grows as a sum of its parts."""
 
 
-def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
+def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
     """The views of a call's results.
 
     Raises:
@@ -42,12 +42,12 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return stopped(reader, x)
     if name in SAME:
         return x
-    if name in PARTED:
-        args = mapped(args, View, apart)
+    if name in READ_CAT_AS_SUM:
+        args = map_leaves(args, View, apart)
     if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
-        return _linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
+        return _try_linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
     views = list(leaves((args, keywords), View))
-    if name not in RULES and all(v.node.kind == "const" or _whole(v) for v in views):
+    if name not in RULES and all(v.node.kind == "const" or _is_integer_input(v) for v in views):
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
@@ -59,17 +59,17 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
                 "write what it selects as one function of torch (relu, threshold, clamp) or with a constant mask, or "
             )
             todo += "give the equations of this model with --network"
-        return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
+        return _try_linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         try:
             return RULES[name](reader, *args, **keywords)
         except Cancels:
             raise
         except UsageError as error:
-            again = mapped((args, keywords), View, apart)
+            again = map_leaves((args, keywords), View, apart)
             if [*leaves(again, View)] != views:
                 return RULES[name](reader, *again[0], **again[1])
-            return _linear(reader, error)
+            return _try_linear(reader, error)
     except UsageError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -77,7 +77,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         raise reader.fail(f"called in a way that its rule does not read; {todo}") from error
 
 
-def _linear(reader: Reader, error: UsageError) -> list[View]:
+def _try_linear(reader: Reader, error: UsageError) -> list[View]:
     """What a call that is not read makes, if it is linear along axes that do not grow.
 
     Raises:
@@ -89,5 +89,5 @@ def _linear(reader: Reader, error: UsageError) -> list[View]:
         raise error from None
 
 
-def _whole(x: View) -> bool:
+def _is_integer_input(x: View) -> bool:
     return x.node.kind == "data" and not x.node.value.is_floating_point()

@@ -44,14 +44,14 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
     for calls in zip(*(run.calls for run in runs), strict=True):
         call, name = calls[0], plain(calls[0].name)
         read = [r.number for r in refs((call.arguments, call.keywords))]
-        grown = [n for n in read if _axes(runs, n)]
+        grown = [n for n in read if _find_growing_axes(runs, n)]
         differing = [n for n in grown if n not in moving and n not in alike]
         if name.startswith(FILLS) or (name in KEEPS and not differing):
             alike |= {r.number for r in refs(call.result)}
-        axes = {axis for n in differing for axis in _axes(runs, n)} if moving.intersection(read) else set()
+        axes = {axis for n in differing for axis in _find_growing_axes(runs, n)} if moving.intersection(read) else set()
         if (name in COMPARES and differing) or (name in TAKES and grown):
-            for axis in {axis for n in grown for axis in _axes(runs, n)}:
-                numbers = [abs(x) for x in _numbers(calls, runs) if abs(x) >= base[axis]]
+            for axis in {axis for n in grown for axis in _find_growing_axes(runs, n)}:
+                numbers = [abs(x) for x in _iterate_steady_numbers(calls, runs) if abs(x) >= base[axis]]
                 size = base[axis]
                 while numbers and size < 2 * max(numbers):
                     size *= 2
@@ -71,19 +71,19 @@ def _power_below(ratio: float) -> int:
     return next((2**k for k in reversed(range(TIMES.bit_length())) if 2**k <= min(ratio, TIMES)), 1)
 
 
-def _axes(runs: Sequence[Recording], number: int) -> set[str]:
+def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
     """The axes with which the shape of a tensor changes."""
     shapes = [run.tensors[number].shape for run in runs]
     return {run.doubled for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
 
 
-def _numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
+def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
     """The numbers among the arguments of a call that are the same at every build."""
-    each = [list(_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
+    each = [list(_iterate_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
     yield from (column[0] for column in zip(*each, strict=False) if len({*column}) == 1)
 
 
-def _scalars(tree: Any, run: Recording) -> Iterator[float]:
+def _iterate_scalars(tree: Any, run: Recording) -> Iterator[float]:
     if isinstance(tree, slice):
         tree = (tree.start, tree.stop)
     if isinstance(tree, Ref) and (x := run.tensors[tree.number]).numel() == 1 and not x.is_complex():
@@ -92,4 +92,4 @@ def _scalars(tree: Any, run: Recording) -> Iterator[float]:
         yield float(tree)
     elif isinstance(tree, list | tuple | dict):
         for x in tree.values() if isinstance(tree, dict) else tree:
-            yield from _scalars(x, run)
+            yield from _iterate_scalars(x, run)
