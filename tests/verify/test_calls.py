@@ -84,7 +84,7 @@ PRODUCT, CANCEL = "answers: w*=HIDDEN", r"refused: may cancel|a sum that cancels
 STOPPED = "refused: the same signal stopped cancel"
 PLAIN = "has: w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"
 NO_CLASS, BY_SIZE = "no function of the equations has its values", "clamp: its values change with the sizes"
-SLICE = "refused: a slice along an axis that grows, of a func rmsnorm"
+SLICE = "refused: a slice along an axis that grows, of the result of rmsnorm"
 MATRIX = "refused: stops the gradient of a matrix that trains elsewhere"
 
 SPELLINGS = {
@@ -214,7 +214,7 @@ SPELLINGS = {
     ),
     "order: signs are summed": (
         lambda m, h: m.w(torch.cat([-halves(y := torch.relu(m.v(h)))[0], halves(y)[1]], -1).sum(-1) * h), "v",
-        "refused: a part of a signal with another sign",
+        "refused: a copy whose entries are partly negated",
     ),
     "order: halves of a norm, multiplied": (
         lambda m, h: m.w(m.wide(torch.mul(*halves(m.norm(m.v(h)))))), "v norm wide", SLICE,
@@ -426,7 +426,7 @@ ORDERS = {
 @pytest.mark.parametrize("kind", ORDERS)
 def test_a_signal_that_meets_its_own_entries_in_another_order(kind, how):
     """Swapped halves were read as the signal itself; rotary positions are, on average, and so are halves in order."""
-    refused = "refused: its own entries in another order|a part of a signal with another sign"
+    refused = "refused: its own entries in another order|a copy whose entries are partly negated"
     reading = "has: v[" if kind in ("rotated", "in parts", "in order") else refused
     check(build(lambda m, h: MET[how](m, y := m.v(h), ORDERS[kind](m, y)), "v"), reading)
 

@@ -147,4 +147,4 @@ class Gate(torch.nn.Module):
 def test_a_buffer_that_only_selects_is_named(added):
     """One that is part of the output, too, is not (control)."""
     read = trace_equations(lambda s: (Gate(s["N"], s["M"], added), torch.randn(4, 5)), {"N": 16, "M": 4})
-    assert any(x.startswith("load: a buffer that only shifts") for x in read.lines) == (not added)
+    assert any(x.startswith("load: a buffer that only affects") for x in read.lines) == (not added)

@@ -100,7 +100,7 @@ def test_calls_that_change_without_a_choice_are_told():
         model, ((torch.randn(9, 5, dtype=torch.float64),), {}), trace_equations(lambda sizes: RestlessModel(sizes["N"]))
     )
     model.turns = 40
-    with pytest.raises(UsageError, match="calls change while the model trains, and no choice of experts changes them"):
+    with pytest.raises(UsageError, match="makes other calls after training steps, although it selects no experts"):
         watch()
 
 

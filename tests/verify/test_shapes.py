@@ -81,7 +81,7 @@ def test_the_law_of_every_kind_of_parameter():
     )
     notes = dict(reading.notes)
     assert (
-        "no call says which side" in notes["loose"]
+        "no call shows which dimension" in notes["loose"]
         and set(notes) == {"loose", "down", ""}
         and "is not seen" in notes[""]
     )
@@ -135,9 +135,11 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
     with pytest.raises(UsageError, match="the model has no parameters"):
         read_module(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
     slots = ParameterShape("slots", [(16, 8), (16, 0)], set(), False)
-    with pytest.raises(UsageError, match=r"slots: a side of it is 0 at \{'M': 8\}; give larger sizes"):
+    with pytest.raises(UsageError, match=r"slots: one of its dimensions is 0 at \{'M': 8\}; give larger sizes"):
         ShapeNetwork([slots], [{"M": 4}, {"M": 8}], {})
-    with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
+    with pytest.raises(
+        UsageError, match="build returns a TorchScript module, whose calls cannot be recorded; return the"
+    ):
         read_module(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
 
@@ -158,10 +160,10 @@ def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     ):
         with pytest.raises(SystemExit, match="2"):
             main([*asked, "--optimizer", "adam"])
-        assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
+        assert "no parameter of the model grows, so nothing would change" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["derive", "--model", of.replace("build", "named")])
-    assert "it asks for width, and what grows is called N, N_e, M, K, L" in capsys.readouterr().err
+    assert "it reads width, but axes that can grow are called N, N_e, M, K, L" in capsys.readouterr().err
 
 
 def test_a_module_that_raises_at_small_sizes_is_read_at_the_base(tmp_path, capsys):
@@ -281,7 +283,9 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
         norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
         assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
     assert any("original0: init_ sets these weight-norm magnitudes to the norms" in x for x in p.warnings)
-    assert any("2.parametrizations.weight.original0: no call says what it multiplies" in x for x in p.warnings)
+    assert any(
+        "2.parametrizations.weight.original0: it is not known what this factor multiplies" in x for x in p.warnings
+    )
     model, inputs, _ = build_module(build, {"N": 16})
     assert [x for x in TrainingWatch(model, inputs, read_module(build)).names if "output" in x] == [
         "0: output", "1: output", "2: output", "output"
@@ -369,7 +373,7 @@ def test_matrices_that_start_at_zero_are_derived_and_stay_so():
     kept, drawn = (plan(build, "N=16", "N=64", std=std, **where) for std in (0.1, {"": 0.1, "1.B": 0.1}))
     assert not kept.init_().get_parameter("1.B").any() and drawn.init_().get_parameter("1.B").any()
     assert kept.recipe.level.certified and kept.groups["1.A.weight"].value("init_std") == pytest.approx(0.05)
-    assert "1.B: all zeros at the start, and so derived" in str(kept)
+    assert "1.B: the module initialises it to zero" in str(kept)
     report = check_model(build, "N=16", "N=64", seeds=4)
     (start,) = (row for row in report.rows if row.quantity == "1.B.init")
     assert start.fit.zero and start.verdict is Verdict.AGREES
@@ -391,7 +395,7 @@ def test_a_stream_that_only_layers_move_is_not_read_as_one_layer():
                 h = h + layer(h)
             return self.last(h)
 
-    assert "which moves by other layers alone" in read_module(lambda s: Chain(s["N"], s["L"])).network.unread
+    assert "which only other layers change" in read_module(lambda s: Chain(s["N"], s["L"])).network.unread
     two = read_module(lambda s: Chain(s["N"], 2)).network
     assert not two.unread and two.zero == {"layers.0.B", "layers.1.B"}
 
@@ -554,7 +558,9 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
 
     reading = read_module(build, {"N": 32, "M": 4, "K": 4})
     assert (
-        bool(reading.network.unread) == told == any("by a number that build does not take" in x for x in reading.lines)
+        bool(reading.network.unread)
+        == told
+        == any("their number is not an argument of build" in x for x in reading.lines)
     )
     if told:
         report = check_model(build, "N=16,M=4", "N=64,M=16", seeds=4)
@@ -583,11 +589,14 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
     [
         (lambda h: h * (h >= 0.1), "mul: no function of the equations has its values; give them with --network"),
         (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "where: no function of the equations has its values; give"),
-        (lambda h: h * (h >= h.mean(-1, keepdim=True)), "ge: no rule for this call; write what it selects as one"),
-        (lambda h: torch.where(h > h.flip(-1), h, -1e9).softmax(-1), "gt: no rule for this call; write what it"),
+        (lambda h: h * (h >= h.mean(-1, keepdim=True)), "ge: no rule for this call; replace the selection by one"),
+        (
+            lambda h: torch.where(h > h.flip(-1), h, -1e9).softmax(-1),
+            "gt: no rule for this call; replace the selection",
+        ),
         (
             lambda h: h if h.sum() > 0 else -h,
-            "a branch on what is computed; equations would hold for these values alone",
+            "branches on a computed tensor; equations would hold only for these values",
         ),
     ],
 )
@@ -602,7 +611,7 @@ def test_reasons_are_about_what_a_module_without_experts_does(run, said):
 
     reading = read_module(lambda s: Selecting(s["N"]))
     assert said in reading.network.unread
-    assert not any(word in reading.network.unread for word in ("expert", "a loss made of it", "K = M"))
+    assert not any(word in reading.network.unread for word in ("expert", "part of a loss", "K = M"))
 
 
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():

@@ -40,7 +40,7 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
     model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}, text=text))
     asked = {"alpha": Setting(Power.of({"M": "-1", "L": "-1"}), 1 / 16)}, {"M": 2, "L": 4}, {"M": 8, "L": 16}
     assert [*model.describe_remaining_factors(*asked)] == [
-        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts, "
+        "alpha: its factor is 0.0625, of which the module applies 0.25; multiply by 0.25 in mlp.experts, "
         "at y[k] = alpha phi[i] h[i,k]"
     ]
 
@@ -48,7 +48,9 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
 def test_a_check_says_what_of_a_configuration_it_does_not_train():
     record = {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 2}
     dense, every = list_omitted_parts(record, {"M": 4, "K": 4})
-    assert dense == "layers without experts (first_k_dense_replace = 1) are not in the models that are trained"
+    assert (
+        dense == "layers without experts (first_k_dense_replace = 1) are not part of the small models that were trained"
+    )
     assert every.startswith("all 4 experts are active in these small models, and 2 of 8 in the configuration; give --b")
     assert [*list_omitted_parts(record, {"M": 4, "K": 2})] == [dense]
     assert not [*list_omitted_parts({"model_type": "llama"}, {"N": 64})]
@@ -56,7 +58,7 @@ def test_a_check_says_what_of_a_configuration_it_does_not_train():
 
 BESIDE = {
     "deepseek_v3": "(first_k_dense_replace = 3) have model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.w",
-    "gpt_oss": "; layer_types is full_attention in it, never sliding_attention",
+    "gpt_oss": "; its layer_types is full_attention, and sliding_attention was not read",
 }
 """What layers of other kinds have, by family."""
 
@@ -70,7 +72,7 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
     said = describe_layer_kinds(probe_config_files(f"hf:{tmp_path / 'config.json'}")[0], model, False)
-    assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
+    assert said.startswith("one layer was read; it stands for all layers") and BESIDE.get(family, "") in said
     assert (";" in said) is (family in BESIDE), said
 
 
@@ -154,7 +156,7 @@ def test_two_configurations_are_of_one_family(tmp_path):
     one, other = tmp_path / "one.json", tmp_path / "other.json"
     for path, family in ((one, "llama"), (other, "mixtral")):
         path.write_text(json.dumps({"model_type": family}))
-    with pytest.raises(UsageError, match="give one family"):
+    with pytest.raises(UsageError, match="give two of the same model_type"):
         load_model_builder(f"hf:{one}", beside=other)
 
 

@@ -1,4 +1,4 @@
-"""The equations of a torch module: it is run at small sizes, its calls are read, executed, and written as a network."""
+"""Derives the equations of a torch module: runs it at small sizes, reads its calls, checks the equations by execution."""
 
 from .graph import Unreadable
 from .models import TracedModel

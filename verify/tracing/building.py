@@ -1,6 +1,6 @@
-"""Builds a module at the sizes that are asked for, in float64, with its input.
+"""Builds a module at given sizes, in float64, together with its input.
 
-Nothing here knows how a module is read. Read next: ``recording.py`` (runs what is built here).
+This module does not depend on how a module is read. Read next: ``recording.py`` (runs what is built here).
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from .graph import Unreadable
 from .returned import check_returned, check_torch, find_optimizers
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
-"""Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
+"""Default size of each axis when a module is read; any other axis has ``OTHER``."""
 OTHER = 4
 MOST = 32
-"""Axes that a module may have."""
+"""Maximum number of axes of a module."""
 TOKENS = 5
-"""Length of the input."""
-NOTHING_GROWS = "no parameter of the model grows, so all numbers stay; let build use its sizes"
+"""Number of tokens in a guessed input."""
+NOTHING_GROWS = (
+    "no parameter of the model grows, so nothing would change; let build use its argument, such as sizes['N']"
+)
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of ``forward``."""
 Build = Callable[[dict[str, int]], Any]
 
 
 class GuessedInput(tuple[Any, ...]):
-    """An input that ``build`` does not return."""
+    """Positional arguments that were guessed, because ``build`` returned no input."""
 
 
 class RequestedSizes(dict[str, int]):
-    """Sizes that note which axes are asked for; those that are not given have a default."""
+    """Sizes that record which axes ``build`` reads, and give a default for those that are missing."""
 
     def __missing__(self, axis: str) -> int:
         if len(self) >= MOST:
-            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {quote_value(axis)}; give fewer")
+            raise Unreadable(f"build reads more than {MOST} sizes, the last one {quote_value(axis)}; use fewer")
         self[axis] = DEFAULTS.get(axis, OTHER)
         return self[axis]
 
@@ -49,7 +52,12 @@ class RequestedSizes(dict[str, int]):
 
 
 class LimitedSizes(dict[str, int]):
-    """Sizes of which those that are not among ``axes`` keep the default that ``build`` gives them."""
+    """Sizes of some axes; ``get(axis, default)`` returns the default for any other axis.
+
+    Attributes:
+        sizes: the sizes of all axes.
+        axes: the axes that replace defaults.
+    """
 
     def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
         super().__init__(sizes)
@@ -64,19 +72,19 @@ class LimitedSizes(dict[str, int]):
 
 
 def limit_sizes(build: Build, axes: Collection[str]) -> Build:
-    """A builder whose sizes are ``axes``, and what it asks for without a default."""
+    """Wraps ``build`` so that it gets the sizes of ``axes``, and of any axis that it reads without a default."""
     return lambda sizes: build(LimitedSizes(sizes, axes))
 
 
 class MissingSize(KeyError):
-    """A size that is not among those given."""
+    """The error for a size that ``build`` reads and that was not given."""
 
     def __str__(self) -> str:
-        return f"{quote_value(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
+        return f"build reads the size {quote_value(self.args[0])}; add {self.args[0]}=NUMBER to base and target"
 
 
 class GivenSizes(dict[str, int]):
-    """Sizes that name the one that is asked for and was not given."""
+    """Sizes whose missing entries raise ``MissingSize``, which names the axis."""
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)
@@ -84,10 +92,12 @@ class GivenSizes(dict[str, int]):
 
 LOW_PRECISION = {torch.float32, torch.float16, torch.bfloat16}
 CASTS = {"float", "half", "bfloat16"}
+"""Names of the tensor methods that cast to ``LOW_PRECISION``."""
 
 
 class _CastToFloat64(TorchFunctionMode):
-    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
+    """Turns casts to lower precision, such as ``t.float()``, into casts to float64, so that a module can run in
+    float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in CASTS and args:
@@ -102,7 +112,7 @@ class _CastToFloat64(TorchFunctionMode):
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """Tensors that a module makes are of float64, as its parameters are."""
+    """Makes float64 the default type and turns casts to lower precision into casts to float64."""
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -113,10 +123,15 @@ def in_float64() -> Iterator[None]:
 
 
 def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
-    """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
+    """Calls ``build`` and returns the module and a list of what was returned with it: optimizers, an input, or nothing.
+
+    Args:
+        build: the function.
+        sizes: its argument.
+        seed: seed of the random initial values; None leaves the random state as it is.
 
     Raises:
-        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
+        UsageError: ``build`` raised an error, returned something else, or replaced functions of torch.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -126,13 +141,13 @@ def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tup
     except UsageError as error:
         if not any(table.__name__ in str(error) for table in (RequestedSizes, LimitedSizes, GivenSizes)):
             raise
-        raise UsageError(f'{error}; build is called with a table of sizes, which it reads as sizes["N"]') from error
+        raise UsageError(f'{error}; build gets a dict of sizes: read a size as sizes["N"]') from error
     if isinstance(made, Coroutine):
         made.close()
     model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(model, torch.jit.ScriptModule):
-        raise Unreadable("build returns a module of TorchScript, which hides its calls; return the module itself")
+        raise Unreadable("build returns a TorchScript module, whose calls cannot be recorded; return the plain module")
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {quote_value(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     parameters = dict(model.named_parameters())
@@ -140,27 +155,36 @@ def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tup
     if lazy := [x for x, p in state.items() if nn.parameter.is_lazy(p)]:
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
-        raise Unreadable("the model has no parameters")
+        raise Unreadable("the model has no parameters; let build return a module with some")
     check_returned(rest)
     check_torch()
     return model, rest
 
 
 def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
-    """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
+    """Builds a module in float64 on the CPU.
 
-    ``build`` returns a module; or that and its optimizers, its input (a tensor, a tuple, a dict of keywords), or both.
+    Args:
+        build: function that returns a module, or a tuple of it and its optimizers, its input (a tensor, a tuple, or a
+            dict of keywords), or both.
+        sizes: its argument.
+        seed: seed of the random initial values.
+
+    Returns:
+        The module, its input (guessed if none was returned), and its optimizer (several are joined into one) or None.
 
     Raises:
-        Unreadable: no module, two inputs, or none that can be guessed.
+        Unreadable: there is no module, more than one input, or none and it cannot be guessed.
     """
     model, rest = call_build(build, dict(sizes), seed)
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
         model = inner
-    if callable(choose := getattr(model, "set_experts_implementation", None)):  # the usual kernels know no float64
+    if callable(
+        choose := getattr(model, "set_experts_implementation", None)
+    ):  # the default kernels do not support float64
         choose("batched_mm")
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
-        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
+        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; let build create small models on the CPU")
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
@@ -169,21 +193,25 @@ def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple
         elif x is not None:
             inputs.append(x)
     if len(inputs) > 1:
-        raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
+        raise Unreadable("build returns two inputs; return a single tuple if forward takes several tensors")
     optimizer = JoinedOptimizers(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
     model = model.double()
     return model, _split_input(inputs[0]) if inputs else (_guess_input(model), {}), optimizer
 
 
 def _split_input(given: Any) -> Inputs:
-    """An input in float64: what ``forward`` takes by place, and by keyword."""
+    """Splits an input into positional and keyword arguments of ``forward``, in float64."""
     if isinstance(given, dict):
         return (), {k: _to_float64(v) for k, v in given.items()}
     return tuple(map(_to_float64, given if isinstance(given, tuple) else (given,))), {}
 
 
 def _guess_input(model: nn.Module) -> GuessedInput:
-    """An input for the first layer that says what it takes."""
+    """Guesses an input: random ids if the first embedding or linear layer is an embedding, else a random vector.
+
+    Raises:
+        Unreadable: the module has neither.
+    """
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
@@ -191,24 +219,25 @@ def _guess_input(model: nn.Module) -> GuessedInput:
             return GuessedInput((ids,))
         if isinstance(module, nn.Linear):
             return GuessedInput((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
-    raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
+    raise Unreadable("the input of the model cannot be guessed; let build return (model, input)")
 
 
 def _to_float64(x: Any) -> Any:
+    """Casts a floating-point tensor to float64 and returns anything else unchanged."""
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def enlarge_axis(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
-    """Return the sizes with one axis doubled, or so many times larger, and K with M where all experts are active."""
+    """Returns the sizes with one axis multiplied by ``times``. If all experts are active, K grows along with M."""
     together = axis == "M" and sizes.get("K") == sizes["M"]
     return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
 def get_default_sizes(build: Build) -> dict[str, int]:
-    """Small sizes of every axis that ``build`` asks for.
+    """Returns a small size for every axis that ``build`` reads.
 
     Raises:
-        UsageError: it asks for none.
+        UsageError: it reads none.
     """
     call_build(build, asked := RequestedSizes())
     if not asked:

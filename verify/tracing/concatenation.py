@@ -1,6 +1,6 @@
-"""Rows of the table for what is put beside each other: concatenations, stacks, writes into parts of new tensors.
+"""Rules for concatenations, stacks, and assignments to parts of new tensors.
 
-Read next: ``layout.py`` (what moves entries), ``products.py`` (sums over concatenations).
+Read next: ``layout.py`` (moves entries), ``products.py`` (sums over concatenations).
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from .reading import Reader
 
 @rule("setitem")
 def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
-    """A part of a new tensor, or all of one. All parts together are a concatenation."""
+    """Reads ``base[key] = value`` for a new tensor; assignments to all of its parts together are a concatenation.
+
+    Raises:
+        Unreadable: the value is a number, or the parts are not contiguous along one dimension.
+    """
     if not isinstance(value, View):
-        raise reader.fail("writes numbers into a signal")
+        raise reader.fail("assigns numbers to a part of a signal; multiply by a constant mask instead")
     call, sizes = reader.calls[0], reader.shapes[0][0]
     reads = replace(call, name="__getitem__", function=Tensor.__getitem__, arguments=call.arguments[:2])
     (written,) = find_places(reads, reader.runs[0])
@@ -47,6 +51,7 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
 
 @rule("cat")
 def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
+    """Reads ``torch.cat``; empty constants are ignored."""
     parts = [p for p in given if p.node.kind != "const" or p.node.value[0].numel()]
     if len(parts) == 1:
         return parts[0]
@@ -55,15 +60,27 @@ def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
 
 @rule("stack")
 def stack_tensors(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
-    """Of tensors of one kind along a new Theta(1) axis: all parts of one whole are the whole."""
+    """Reads ``torch.stack`` as a concatenation along a new dimension of fixed size."""
     d = dim % len(reader.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
     return concatenate(reader, wide, d, reader.shapes[0])
 
 
 def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum, to leading
-    order; constants among the parts are left out there, zeros everywhere."""
+    """Returns the concatenation of views along dimension d.
+
+    Along an axis that grows, the parts are kept until a product sums over it. Along an axis of fixed size, it is a sum
+    to leading order; constants among the parts are left out there, and zeros everywhere.
+
+    Args:
+        reader: the reader.
+        parts: the views.
+        d: the dimension.
+        shapes: the shape of the result at every build.
+
+    Raises:
+        Unreadable: the parts repeat along the dimension, or share several of its indices.
+    """
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
@@ -78,8 +95,11 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
         live = [p for p in parts if p.node.kind != "const"]
         begins = [begin for begin, p in zip(begins, parts, strict=True) if p.node.kind != "const"]
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
-            raise reader.fail("a concatenation with what repeats")
-    if fixed:  # sums and products of weights act on a constant
+            raise reader.fail(
+                "concatenates a tensor that is expanded along this dimension; torch.cat tensors with "
+                "entries of their own"
+            )
+    if fixed:  # equations have sums and products of weights only as acting on a constant
         parts = [act_on_constant(reader, p) if p.node.weight and p.node.kind != "param" else p for p in parts]
         live = [p for p in parts if p.node.kind != "const"]
     n = len(parts[0].dims)
@@ -88,10 +108,10 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)
         if fixed and labels.count(last) > 1:
-            raise reader.fail("a concatenation along several axes")
+            raise reader.fail("concatenates along several axes at once; concatenate before reshaping")
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
-        raise reader.fail("a concatenation along what is taken apart")
+        raise reader.fail("concatenates along a dimension that is split later; reshape before torch.cat")
     kind, indices = ("blend" if fixed else "cat"), [*(classes[x] for x in order), *along]
     node = TracedNode(kind, indices, reader.where, tuple(sources), slot=last)
     node.value = begins

@@ -1,7 +1,7 @@
-"""What the numbers of a configuration of transformers are: widths, heads, experts, layers.
+"""Infers what each number of a transformers configuration means: a width, a number of heads, of experts, of layers.
 
-The configuration is built without values (on ``meta``), one number doubled at a time, and the shapes that move say what
-the number is. Read next: ``config_probing.py`` (builds small models by it).
+The model is built without values (on ``meta``) with one number doubled at a time. Which shapes change tells what the
+number means. Read next: ``config_probing.py`` (builds small models from the result).
 """
 
 from __future__ import annotations
@@ -16,29 +16,40 @@ from .config_skeletons import METADATA_KEYS, ConfigFamily, Dim, Options, Skeleto
 from .graph import Unreadable
 
 SMALL_HEAD = 16
-"""Dimension of a head in small models."""
+"""Dimension of an attention head in small models."""
 WIDTH_SHARE = 16
-"""A size that moves no less than the model's width by this is a width, which grows; smaller ones stay."""
+"""A size is a width, which grows with the model, if it is at least 1/16 of the model's width; smaller ones stay fixed.
+"""
 PREFERRED_LAYER = "full_attention"
-"""The kind of layer that is read where a list has several."""
+"""Name of the kind of layer that is read if a configuration lists several kinds."""
 PROBED_DEPTH = 2
-"""Layers of the models that are probed."""
+"""Number of layers of the models that are built to probe a configuration."""
 
 
 class ConfigKinds(ConfigFamily):
-    """What the numbers of a configuration are.
+    """What the numbers of a configuration mean.
 
     Args:
-        record: the configuration. path: for errors. dense: of its layers those without experts.
+        record: the configuration, as read from JSON.
+        path: its path, quoted in error messages.
+        dense: whether to read its layers without experts instead of those with experts.
 
     Attributes:
-        axes: the key that is the size of each axis: N, L, and with experts M, K, N_e.
-        kinds: of every other key that is a size: ``width``, ``count`` (of heads), ``dimension`` (of heads), ``expert``
-            (a width that grows as N_e), ``table``.
-        pattern: keys that say which layers are of which kind, and what they are in small models by number of layers.
+        full: the complete configuration, without keys that transformers derives from others.
+        derived: the keys that transformers derives from others.
+        unset: keys whose value is null.
+        axes: maps each axis to the key that sets its size: N, L, and for models with experts M, K, N_e.
+        kinds: maps every other size to its kind: ``width``, ``count`` (of heads), ``dimension`` (of heads), ``expert``
+            (a width that grows like N_e) or ``table``.
+        pattern: maps each key that selects kinds of layers to a function from the number of layers to its value.
+        long: keys that set the number of layers.
+        bound: keys that can only be changed together with another key.
+        mixed: whether some layers have experts and others do not.
+        whole: the shapes of the model in its full size.
+        short: the shapes of the model with ``PROBED_DEPTH`` layers.
 
     Raises:
-        Unreadable: transformers does not build it.
+        Unreadable: transformers cannot build the model.
     """
 
     def __init__(self, record: Mapping[str, Any], path: str, dense: bool = False) -> None:
@@ -62,11 +73,15 @@ class ConfigKinds(ConfigFamily):
         self._find_kinds()
 
     def _list_number_keys(self) -> list[str]:
-        """Keys with a whole number."""
+        """Returns the keys whose value is a positive integer."""
         return [k for k, v in self.full.items() if isinstance(v, int) and not isinstance(v, bool) and v > 0]
 
     def _build_completed(self) -> Skeleton:
-        """The whole model; numbers that the configuration leaves out, and that it is not built without, are small."""
+        """Builds the full model without values and returns its shapes.
+
+        If transformers cannot build it as given, one or two keys that are null are set to a small number, or a boolean
+        is inverted; the change is kept in ``full`` and ``added``.
+        """
         single = [{k: SMALL_HEAD} for k in self.unset] + [
             {k: not v} for k, v in self.full.items() if isinstance(v, bool)
         ]
@@ -80,10 +95,11 @@ class ConfigKinds(ConfigFamily):
         return self.build_skeleton(self.full)
 
     def _is_derived(self, key: str, each: bool = False) -> bool:
-        """Does a number that need not be said follow from others, as the dimension of heads does from two parts?
+        """Returns whether transformers computes the number of a key from others when the key is omitted.
 
         Args:
-            each: from one of the others alone; else with all of them doubled.
+            key: the key, such as the head dimension of a model whose heads have two parts.
+            each: double the other numbers one at a time; otherwise double all of them together.
         """
         others = {k: v for k, v in self.full.items() if k != key}
         double = {k: 2 * v for k, v in others.items() if k in self._list_number_keys()}
@@ -97,7 +113,10 @@ class ConfigKinds(ConfigFamily):
     # layers ---------------------------------------------------------------------------------------------------
 
     def _find_depth(self) -> None:
-        """Finds the numbers of layers, with which the number of layers changes; without any, the length of lists."""
+        """Finds the keys that set the number of layers: those with which the number of layers of the model changes.
+
+        If there is none, the length of lists (one entry for each layer) sets it.
+        """
         self.depth = len(self.whole.layers)
         keys, less = [k for k in self._list_number_keys() if self.full[k] == self.depth], self.depth - 1 or 2
         self.long: list[str] = []
@@ -110,7 +129,7 @@ class ConfigKinds(ConfigFamily):
             self.axes["L"] = self.long[0]
 
     def with_depth(self, depth: int) -> Options:
-        """The configuration with so many layers, all of one kind."""
+        """Returns the options of the model with ``depth`` layers, all of one kind."""
         options = dict(self.full)
         for k, v in self.full.items():
             if isinstance(v, dict) and v and all(str(x).isdecimal() for x in v):
@@ -120,7 +139,8 @@ class ConfigKinds(ConfigFamily):
         return options | dict.fromkeys(self.long, depth) | {k: value(depth) for k, value in self.pattern.items()}
 
     def _find_experts(self) -> None:
-        """Finds the number of experts: it moves how many matrices are in a stack, and one side of a router."""
+        """Finds the key of the number of experts M. Increasing it makes stacks of matrices longer, or adds modules to a
+        list, and changes no matrix except one side of the router."""
         stacks, at = self.whole.find_stacks(), max(len(self.whole.layers), 1)
         counts = {self.whole.dims[name][k] // (at if k == 0 else 1) for name, k in stacks}
         for key in [k for k in self._list_number_keys() if 1 < self.full[k] in counts]:
@@ -136,24 +156,32 @@ class ConfigKinds(ConfigFamily):
                     return
 
     def _count_added(self, dim: Dim, factor: float) -> float:
-        """By how much a side is longer, or how many more modules there are in a layer."""
+        """Returns by how many entries a dimension is longer, or how many modules each layer has gained, at a ratio of
+        sizes."""
         size = self.whole.dims.get(dim[0], (0,))[dim[1]]
         gained = (factor - 1) * size / (max(len(self.whole.layers), 1) if dim[1] == 0 else 1)
         return round(gained) if math.isfinite(gained) else math.inf
 
     def _compare_with(self, before: Skeleton, options: Options) -> dict[Dim, float] | None:
+        """Returns the dimensions that change under these options, with their ratios, or None if the model cannot be
+        built."""
         made = self.try_skeleton(options)
         return None if made is None else before.compare_shapes(made)
 
     def _has_experts(self, layer: frozenset[tuple[str, tuple[int, ...]]]) -> bool:
+        """Returns whether a layer has parameters of experts."""
         stacked = {name.partition("*.")[2] for name in self.stacked}
         return any(name in stacked for name, _ in layer)
 
     def _find_pattern(self) -> None:
-        """Finds the keys that make all layers of one kind: with experts, where some have them, or ``dense``."""
+        """Finds values for the keys that select kinds of layers such that all layers are of one kind.
+
+        The kind is the one with experts if some layers have them, or the one without if ``dense`` is set.
+        """
 
         def fits(made: Skeleton | None) -> int:
-            """How well the layers are those that are to be read."""
+            """Scores a model: 0 if it cannot be built; 1, plus 2 if every layer is of the kind to be read, plus 1 if
+            all layers are alike. 4 is the best score."""
             if made is None:
                 return 0
             kinds = [self._has_experts(x) is not self.dense for x in made.layers] if "M" in self.axes else [True]
@@ -181,25 +209,25 @@ class ConfigKinds(ConfigFamily):
             else:
                 best, self.short = fits(made), made
         if self.short is None:
-            self.build_skeleton(self.with_depth(PROBED_DEPTH))  # says why
+            self.build_skeleton(self.with_depth(PROBED_DEPTH))  # raises the reason
         self.mixed = len({self._has_experts(x) for x in self.whole.layers}) > 1
         if self.dense:
             self.axes.pop("M", None)
 
     def _may_select_layers(self, key: str) -> bool:
-        """May a key say which layers are of which kind?"""
+        """Returns whether a key could select kinds of layers; those of depth and of axes could not."""
         return key not in (*self.long, *self.axes.values())
 
     # sizes ----------------------------------------------------------------------------------------------------
 
     def _find_kinds(self) -> None:
-        """Finds what the numbers are, by what moves where one is doubled."""
+        """Classifies the remaining numbers by the shapes and module attributes that change when each is doubled."""
         assert self.short is not None
         base, options = self.short, self.with_depth(PROBED_DEPTH)
         keys = [k for k in self._list_number_keys() if k not in (*self.long, *self.pattern)]
         made = {k: self.try_skeleton(options | {k: 2 * self.full[k]}) for k in keys}
         bound = self.bound = [k for k, x in made.items() if x is None]
-        for k in bound:  # in proportion to another
+        for k in bound:  # a number that must stay proportional to another one
             for other in (x for x in keys if x != k):
                 both = self.try_skeleton(options | {x: 2 * self.full[x] for x in (k, other)})
                 if both is not None:
@@ -208,7 +236,9 @@ class ConfigKinds(ConfigFamily):
                     made[k] = base if idle else both
                     self.bound = [x for x in self.bound if x != k or not idle]
                     break
-        made = {k: x for k, x in made.items() if x is None or x.dims.keys() == base.dims.keys()}  # others are options
+        made = {
+            k: x for k, x in made.items() if x is None or x.dims.keys() == base.dims.keys()
+        }  # a key that adds parameters is an option, not a size
         moves = {k: base.compare_shapes(x) for k, x in made.items() if x is not None}
         changed = {
             k: {p: x.numbers[p] / n for p, n in base.numbers.items() if n and x.numbers.get(p, n) != n}
@@ -221,7 +251,9 @@ class ConfigKinds(ConfigFamily):
                 self.kinds[k] = "table"
         sizes = [k for k, x in moves.items() if x and k not in self.kinds and k != self.axes.get("M")]
         if not sizes:
-            raise Unreadable(f"{self.path}: no number of it is the width of a model")
+            raise Unreadable(
+                f"{self.path}: none of its numbers sets the width of the model; give FILE.py:build instead"
+            )
         self.axes["N"] = root = max(sizes, key=lambda k: (len({n for n, _ in moves[k]}), self._count_table_columns(k)))
         parent = _find_common_module(self.routed) if "M" in self.axes else ""
         for k in sizes:
@@ -239,7 +271,7 @@ class ConfigKinds(ConfigFamily):
         ]
 
         def exact(a: str, b: str) -> bool:
-            """Do two numbers multiply each other in a side?"""
+            """Returns whether some dimension is the product of the two numbers (head count times head dimension)."""
             pairs = [(moves[a][d], moves[b][d]) for d in moves[a].keys() & moves[b].keys()]
             return any(2 in pair and min(pair) > 1 for pair in pairs)
 
@@ -274,31 +306,43 @@ class ConfigKinds(ConfigFamily):
                     self.kinds[k] = "expert" if inside else "width"
 
     def _divides_one_of(self, key: str, changed: Mapping[str, float], whole: list[float]) -> bool:
-        """Does a module have one of these numbers divided by that of a key?"""
+        """Returns whether a module stores one of the numbers ``whole`` divided by the number of a key.
+
+        Args:
+            key: the key.
+            changed: attributes of modules that change when the key is doubled, with their ratios.
+            whole: the numbers that may be divided, such as the width.
+        """
         before = self.short.numbers if self.short else {}
         whole_numbers = {p: before[p] for p in changed if isinstance(before[p], int)}
         halved = [m for p, m in whole_numbers.items() if round(changed[p] * m) == m // 2]
         return any(n * self.full[key] in whole for n in halved)
 
     def _count_table_columns(self, key: str) -> int:
-        """How many columns of tables have the size of a number."""
+        """Returns how many embedding tables have rows of the length that a key gives."""
         assert self.short is not None
         return sum(self.full[key] in self.short.dims.get(x, ())[2:] for x in self.short.tables)
 
 
 def _path_in_first_layer(parent: str) -> str:
+    """Returns a masked path with 0 for every number: the path in the first layer."""
     return parent.replace("*", "0")
 
 
 def _find_common_module(names: set[str]) -> str:
-    """The module that has all of these parameters; empty where that is the layer."""
+    """Returns the path of the innermost module that contains all of these parameters, or "" if that is the layer."""
     paths = [x.split(".")[:-1] for x in sorted(names)]
     same = [x[0] for x in zip(*paths, strict=False) if len(set(x)) == 1]
     return "" if not same or same[-1] == "*" else ".".join(same)
 
 
 def list_layer_patterns(value: Any, depth: int) -> Iterator[Callable[[int], Any]]:
-    """What a key may be that says which layers are of which kind, by number of layers."""
+    """Yields candidates for the value of a key that selects kinds of layers, as functions of the number of layers.
+
+    Args:
+        value: the value in the configuration: a list with an entry for each layer, another list, or a number of layers.
+        depth: the number of layers in the configuration.
+    """
     if isinstance(value, list) and len(value) == depth > 1:
         kinds = [*{str(x): x for x in value}.values()]
         yield from (lambda d, x=x: [x] * d for x in kinds)
@@ -310,5 +354,5 @@ def list_layer_patterns(value: Any, depth: int) -> Iterator[Callable[[int], Any]
 
 
 def choose_layer_kind(kinds: list[Any]) -> Any:
-    """The commonest kind of layer, or attention where some layers have it."""
+    """Returns the most frequent kind of layer, or full attention if any layer has it."""
     return max(kinds, key=lambda x: (x == PREFERRED_LAYER, kinds.count(x)))

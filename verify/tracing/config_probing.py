@@ -1,6 +1,6 @@
-"""A configuration of transformers, probed: small models of every configuration that transformers itself builds.
+"""Builds small models for any transformers configuration, by what its numbers were found to mean.
 
-No table says what its keys are called. Read next: ``sources.py`` (reads the models that are built here).
+No table of key names is used. Read next: ``sources.py`` (reads the models built here).
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from .config_skeletons import METADATA_KEYS, TABLE_ROWS, Options, TopKSpy, compu
 from .graph import Unreadable
 
 BASE_WIDTH = 32
-"""Width of the smallest model, to which the others are proportional."""
+"""Width of the smallest model. The other small models are proportional to it."""
 MIN_WIDTH_RATIO = 0.5
-"""The least width in small models, in widths of the model: shorter ones may be as long as what stays."""
+"""Minimum ratio of a width to the model's width in small models, so that no width coincides with a fixed size."""
 GROWING_KINDS = ("width", "count", "expert")
-"""Kinds of sizes that grow with an axis, if nothing else is said."""
+"""Kinds of sizes that grow with an axis unless two configurations show otherwise."""
 
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """What two configurations have otherwise.
+    """What differs between two configurations of one model.
 
     Attributes:
-        stays: sizes that grow in most models, and here do not. grows: the other way round.
-        constants: numbers that move no shape, in both. others: everything else.
+        stays: keys of sizes that usually grow with an axis but are equal in both.
+        grows: keys of sizes that usually stay fixed but differ.
+        constants: keys of numbers that affect no shape, with both values.
+        others: all other keys that differ, with both values.
     """
 
     stays: frozenset[str] = frozenset()
@@ -50,12 +52,12 @@ class ConfigDifference:
 
 
 class ProbedConfig(ConfigKinds):
-    """A configuration with small models of it.
+    """A configuration whose numbers are classified, and the small models that are built from it.
 
     Attributes:
-        fixed: numbers that small models need otherwise than their kind says.
-        least: layers of a small model: one, where it is built with one.
-        trouble: the error of small models, if there is one.
+        overrides: options that small models need in order to run, other than the ones of their kind.
+        min_depth: number of layers of a small model: one, or two if the model cannot be built with one.
+        error: the error of the small models, or None if they run.
     """
 
     def __init__(self, record: Mapping[str, Any], path: str, dense: bool = False) -> None:
@@ -68,7 +70,14 @@ class ProbedConfig(ConfigKinds):
     def choose_options(
         self, sizes: Mapping[str, int], depth: int, beside: ConfigDifference = ConfigDifference()
     ) -> Options:
-        """The options of a model of these sizes."""
+        """Returns the options of a small model.
+
+        Args:
+            sizes: the size of every axis but L.
+            depth: the number of layers.
+            beside: what another configuration of the model has different; by default every size of ``GROWING_KINDS``
+                grows.
+        """
         n, width = sizes["N"], self.full[self.axes["N"]]
         shorter = min(_round_to_power_of_two(SMALL_HEAD / self._find_largest_head()), 1)
         fewer = BASE_WIDTH / (width * shorter)
@@ -80,7 +89,9 @@ class ProbedConfig(ConfigKinds):
             if kind == "table":
                 found[k] = min(v, TABLE_ROWS)
             elif kind == "dimension":
-                short = round(v * shorter) if k in self.bound else min(v, SMALL_HEAD)  # parts of heads are alike
+                short = (
+                    round(v * shorter) if k in self.bound else min(v, SMALL_HEAD)
+                )  # all parts of a head shrink by one factor
                 found[k] = max(1, short) * (n // BASE_WIDTH if k in beside.grows else 1)
             elif kind == "count" and (v > 1 or k in beside.grows):
                 found[k] = max(1, round(max(_round_to_power_of_two(v * fewer), 1) * at / BASE_WIDTH))
@@ -99,7 +110,7 @@ class ProbedConfig(ConfigKinds):
         return found | {key: sizes[axis] for axis, key in self.axes.items() if axis != "L" and axis in sizes}
 
     def _find_largest_head(self) -> int:
-        """The dimension of the largest heads."""
+        """Returns the largest head dimension in the full configuration."""
         by_kind = {kind: [self.full[k] for k, x in self.kinds.items() if x == kind] for kind in ("dimension", "count")}
         counts, width = by_kind["count"], self.full[self.axes["N"]]
         return max([*by_kind["dimension"], *([max(width // max(counts), 1)] if counts else [])], default=SMALL_HEAD)
@@ -111,19 +122,21 @@ class ProbedConfig(ConfigKinds):
         constants: Mapping[str, tuple[str, Fraction]] | None = None,
         instead: Mapping[str, Any] | None = None,
     ) -> Callable[[Mapping[str, int]], tuple[nn.Module, Options]]:
-        """The function that builds small models, and their input.
+        """Returns a function from sizes to (small model, its input).
 
         Args:
-            deep: the number of layers is an axis; else there is one layer. beside: what another configuration has
-                otherwise. constants: the power of a size that each of them goes as. instead: options that
-                replace those of small models.
+            deep: whether L is an axis; otherwise the models have ``min_depth`` layers.
+            beside: what another configuration of the model has different.
+            constants: maps keys to (axis, power): in the models, the constant is proportional to this power of the
+                size.
+            instead: options that replace those of the small models.
 
         Raises:
-            Unreadable: transformers builds or runs no small one.
+            Unreadable: transformers cannot build or run a small model.
         """
         if self.error is not None:
             line = " ".join(str(self.error).split())[:200]
-            raise Unreadable(f"{self.path}: transformers runs no small {self.family}: {line}")
+            raise Unreadable(f"{self.path}: a small {self.family} does not run in transformers: {line}")
 
         def build(sizes: Mapping[str, int]) -> tuple[nn.Module, Options]:
             mine = {axis: sizes[axis] for axis in self.axes if axis != "L"}
@@ -137,7 +150,7 @@ class ProbedConfig(ConfigKinds):
         return build
 
     def compare(self, other: Mapping[str, Any]) -> ConfigDifference:
-        """What another configuration of the family has otherwise."""
+        """Compares with the record of another configuration of the family and returns what differs."""
         given = {k: v for k, v in other.items() if k not in METADATA_KEYS}
         its = {
             k: v for k, v in self.build_config(given).to_dict().items() if k not in {*METADATA_KEYS, *self.derived}
@@ -167,7 +180,12 @@ class ProbedConfig(ConfigKinds):
         return ConfigDifference(frozenset(stays), frozenset(grows), numbers, others)
 
     def changes_output(self, name: str, values: tuple[Any, Any]) -> bool:
-        """Return whether an entry changes what a small model computes."""
+        """Returns whether a small model computes something else with the second value of an entry than with the first.
+
+        Args:
+            name: path of the entry, with dots between nested keys.
+            values: the two values.
+        """
         at = {axis: n for axis, n in {"N": BASE_WIDTH, "N_e": 24, "M": 4, "K": 2}.items() if axis in self.axes}
         models = []
         try:
@@ -177,12 +195,13 @@ class ProbedConfig(ConfigKinds):
                 models.append(self.build_model(options).double())
             models[1].load_state_dict(models[0].state_dict())
             one, other = (compute_logits(x) for x in models)
-        except Exception:  # of transformers: another model
+        except Exception:  # raised by transformers: the value selects another model
             return True
         return one.shape != other.shape or float((one - other).abs().max()) > 1e-9 * float(one.abs().max())
 
     def find_head_growth(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
-        """The dimension of heads in another configuration and in this one, where it grows, and their number, too."""
+        """Returns the head dimensions in another configuration and in this one if both they and the numbers of heads
+        differ, otherwise None."""
         counts = [k for k, kind in self.kinds.items() if kind == "count"]
         its = self.full | self.build_config({k: v for k, v in other.items() if k not in METADATA_KEYS}).to_dict()
         most = max(counts, key=lambda k: self.full[k], default="")
@@ -195,18 +214,21 @@ class ProbedConfig(ConfigKinds):
         return None if one == two else (one, two)
 
     def make_longer_heads(self) -> Options:
-        """A configuration of twice the width, with as many heads."""
+        """Returns the record of a configuration that is twice as wide and has the same number of heads."""
         grow = {self.axes["N"], *(k for k, kind in self.kinds.items() if kind in ("width", "dimension"))}
         return {"model_type": self.family} | {k: 2 * v if k in grow else v for k, v in self.full.items()}
 
     def sizes(self, record: Mapping[str, Any] | None = None) -> dict[str, int]:
-        """The sizes of a configuration of the family, by axis."""
+        """Returns the size of every axis in a record of the family; without a record, in this configuration."""
         given = {k: v for k, v in (record or {}).items() if k not in METADATA_KEYS}
         full = self.full if record is None else self.full | self.build_config(given).to_dict()
         return {axis: full[key] for axis in ("N", "N_e", "M", "K", "L") if (key := self.axes.get(axis))}
 
     def _find_small(self) -> None:
-        """Finds what else small models need, and which number is that of the chosen experts."""
+        """Finds the options that small models need in order to run, and the key of the number of active experts K.
+
+        K is the option whose increase from 1 to 2 makes a top-K call select 2 of M experts.
+        """
         at = {"N": BASE_WIDTH, "N_e": 24, "M": 4}
         self._choose_bound_kinds(at)
         self.error = self._find_error(at)
@@ -235,7 +257,8 @@ class ProbedConfig(ConfigKinds):
                     break
 
     def _choose_bound_kinds(self, sizes: Mapping[str, int]) -> None:
-        """Finds how numbers go that change together alone: such that models of two widths are built."""
+        """Assigns kinds to numbers that can only be changed together: the first assignment with which models of two
+        widths can be built."""
         bound = [k for k in self.bound if k not in (*self.axes.values(), *self.free, *self.kinds)]
         kept = dict(self.kinds)
         for kinds in product(("count", "dimension", ""), repeat=len(bound)) if bound else ():
@@ -247,7 +270,8 @@ class ProbedConfig(ConfigKinds):
         self.kinds = kept
 
     def _find_error(self, sizes: Mapping[str, int]) -> Exception | None:
-        """The error of small models, if there is one."""
+        """Builds and runs small models of two widths, with one layer or else two, and returns the error, or None if
+        they run."""
         found: Exception | None = None
         for self.min_depth in (1, PROBED_DEPTH):
             try:
@@ -261,7 +285,7 @@ class ProbedConfig(ConfigKinds):
         return found
 
     def _record_topk(self, options: Options) -> list[tuple[int, int]]:
-        """How many every top-K chooses, and of how many."""
+        """Runs a small model and returns (k, number of candidates) for each top-K call; empty if it fails."""
         spy = TopKSpy()
         try:
             model = self.build_model(options)
@@ -273,11 +297,12 @@ class ProbedConfig(ConfigKinds):
 
 
 def _is_number(x: Any) -> bool:
+    """Returns whether a value is a number and not a boolean."""
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
 def _flatten(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of options and of dicts in them, by path."""
+    """Yields the entries of nested options as (path, value), with dots between nested keys."""
     for key, value in options.items():
         if isinstance(value, dict) and all(isinstance(k, str) for k in value):
             yield from _flatten(value, f"{path}{key}.")
@@ -286,7 +311,7 @@ def _flatten(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _set_by_path(options: Options, path: str, value: Any) -> None:
-    """Sets an entry by its path."""
+    """Sets the entry at a path of nested options, in copies of the inner dicts. An integer entry stays an integer."""
     first, dot, rest = path.partition(".")
     if dot:
         options[first] = dict(options[first])
@@ -297,15 +322,21 @@ def _set_by_path(options: Options, path: str, value: Any) -> None:
 
 
 def _round_to_power_of_two(ratio: float) -> float:
-    """The nearest power of two."""
+    """Returns the power of two that is nearest to a ratio, on a logarithmic scale."""
     return float(2 ** round(math.log2(ratio)))
 
 
 def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedConfig:
-    """What the numbers of a configuration are; asked once.
+    """Infers what the numbers of a configuration mean. The result is cached.
+
+    Args:
+        record: the configuration, as read from JSON.
+        path: its path, quoted in error messages.
+        dense: whether to read its layers without experts.
 
     Raises:
-        UsageError: transformers is not there, or knows no such family. Unreadable: it does not build it.
+        UsageError: transformers is not installed, or does not know the family.
+        Unreadable: transformers cannot build the model.
     """
     try:
         from transformers import CONFIG_MAPPING
@@ -313,16 +344,20 @@ def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> P
         raise missing_package_error("--model hf:", "transformers", "models") from None
     family = record["model_type"]
     if family not in CONFIG_MAPPING:
-        raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build")
+        raise UsageError(
+            f"transformers has no model_type {family} (of {path}); install a version that has it, or give FILE.py:build"
+        )
     return _probe_record(json.dumps(record, sort_keys=True, default=str), path, dense)
 
 
 @lru_cache(maxsize=16)
 def _probe_record(record: str, path: str, dense: bool) -> ProbedConfig:
+    """Probes a configuration given as JSON text, without warnings of transformers and without changing the random
+    state."""
     from transformers import logging
 
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # of what is tried much does not fit
+    logging.set_verbosity_error()  # most of the options that are tried do not fit together
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
             return ProbedConfig(json.loads(record), path, dense)

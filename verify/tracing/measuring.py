@@ -1,7 +1,7 @@
-"""What a module computes while it trains, by the names of its reading: changes of signals, and parts of products.
+"""Measures what a module computes while it trains: changes of signals, and the parts of each product with a parameter.
 
-A module is recorded before training and after updates, and calls of products are made again with the weights or the
-signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/checking.py`` (trains and judges).
+The module is recorded before training and after updates; the products are then recomputed with weights or signals of
+either time. Read next: ``models.py`` (the reading), ``verify/apply/checking.py`` (trains and judges).
 """
 
 from __future__ import annotations
@@ -27,29 +27,37 @@ from .recording import Recording, Ref, TorchCall, record, refs
 
 NO_VALUES: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
-"""The name of what the module returns."""
+"""Name of the module's output, and suffix of updates."""
 PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
-"""Parts of products, and what the engine calls them; of data nothing moves, so that both updates are one."""
+"""Parts of a product and their names in the engine. A product with the data has no propagating part, so both updates
+are equal."""
 DATA_READERS = ("embedding",)
-"""Calls that read a tensor at the places that the data say."""
+"""Calls that look up a tensor at positions given by the data."""
 
 
 def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
-    """The parameters of a module that have a role."""
+    """Returns the parameters of a module to which a parameter name of its reading refers."""
     named = dict(model.named_parameters())
     return [named[name].detach() for name, roles in roles_of(named, [role]).items() if roles]
 
 
 class TrainingWatch:
-    """Measures a module relative to the moment it is made.
+    """Measures how a module has changed since this object was created. Calling it returns the sizes now.
 
     Args:
-        inputs: of the module. traced: its reading, perhaps at other sizes.
+        model: the module.
+        inputs: its positional and keyword inputs.
+        traced: its reading, possibly at other sizes.
 
     Attributes:
-        switched: has a token chosen other experts since then?
-        read: numbers of parameters, and of what is made of them alone, that a call reads as signals: those that it
-            normalises, or that it is no affine function of in another way, and vectors that a matrix acts on; by call.
+        first: the recording at creation.
+        switched: whether any token has since been routed to other experts.
+        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it is
+            no affine function, and vectors to which it applies a matrix.
+        weights: for each tensor made of parameters alone, by number, the names of these parameters.
+        chosen: numbers of the integer tensors that depend on computed values, such as the result of a top-K.
+        products: for each parameter, the calls that multiply it with a signal, and the number of its tensor there.
+        makers: the call that made each tensor, by number.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs, traced: TracedModel) -> None:
@@ -63,19 +71,19 @@ class TrainingWatch:
             for call in self.first.calls
             for x in _list_numbers(call.result)
             if x not in _list_numbers(_get_inputs(call))
-        }  # what is returned as it is, or written in place, is no other tensor
+        }  # a tensor that is returned unchanged or changed in place keeps its maker
 
     def _record(self) -> Recording:
+        """Records a forward pass of the module as it is now."""
         with in_float64():
             return record(self.model, *self.inputs, strict=False)
 
     def _classify_tensors(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
-        """Of tensors made of parameters alone, by number, these; numbers of choices; products by parameter, each with
-        the number of the tensor that is the parameter there."""
+        """Classifies the tensors of the first recording; returns ``weights``, ``chosen`` and ``products``."""
         run = self.first
         weights = {number: frozenset([name]) for number, name in run.parameters.items()}
         signals, chosen = set(run.inputs), set[int]()
-        norms: dict[int, frozenset[str]] = {}  # signals that are made of parameters alone, and of which
+        norms: dict[int, frozenset[str]] = {}  # signals made of parameters alone, with the names of these
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
@@ -89,7 +97,9 @@ class TrainingWatch:
                 held = [x for x in held if x not in acted]
             if acted and all(x in norms or x in weights for x in acted):
                 names = frozenset[str]().union(*(norms[x] if x in norms else weights[x] for x in acted))
-                own = [x for x in held if weights[x] & names]  # a parameter over its own norm is no product
+                own = [
+                    x for x in held if weights[x] & names
+                ]  # a parameter divided by its own norm is not a product with a signal
                 if own:
                     acted, held = [*acted, *own], [x for x in held if x not in own]
                     self.read_as_signals[call.key] = [*self.read_as_signals.get(call.key, ()), *own]
@@ -110,10 +120,13 @@ class TrainingWatch:
 
     @cached_property
     def names(self) -> dict[str, Sequence[str]]:
-        """What is measured, by name, with the quantities of the engine that it is one of: ``NAME.init``, ``.update``
-        and ``.propagating`` of a parameter, the numbers of layers and experts left open; changes by module and call."""
+        """Names of all measured quantities, each with the quantities of the engine with which it is compared.
+
+        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are parts of the product with a parameter; numbers of
+        layers and experts in NAME are masked. Changes of signals are named after the module and the call.
+        """
         network, found = self.traced.network, dict[str, Sequence[str]]()
-        if network.unread:  # no quantity of the engine is theirs
+        if network.unread:  # there are no quantities of the engine to compare with
             updates = [
                 f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._list_keys(name, len(calls))
             ]
@@ -130,8 +143,8 @@ class TrainingWatch:
 
     @cached_property
     def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
-        """Of every signal that no tensor makes, but gates, which are held: its name, the call that makes it, and the
-        place among its results."""
+        """For every signal that is no product with a parameter and no gate: its name, the call that makes it, and the
+        position among the results of the call."""
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
         made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
         return {
@@ -146,14 +159,15 @@ class TrainingWatch:
 
     @cached_property
     def _product_signals(self) -> dict[str, tuple[str, ...]]:
-        """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
+        """For every product (the parameter's name, with a number if it has several): the signals in the equations that
+        it makes."""
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
         known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
-            if name in numbers:  # it multiplies; in the equations it acts on data
+            if name in numbers:  # a scalar multiplies; in the equations it acts on a constant
                 continue
             if not all(self._is_multiple(name, x) or len(self.weights[x]) == 1 for _, x in calls):
-                continue  # in the equations it acts before another parameter
+                continue  # in the equations it is a factor of another parameter's product
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
                 continue
@@ -166,25 +180,35 @@ class TrainingWatch:
 
     @cached_property
     def _module_outputs(self) -> Mapping[str, Ref]:
-        """What every module returns, where its equations are not known; not what it makes of weights alone."""
+        """The output of every submodule if the equations are not known, except those made of weights alone."""
         found = self.first.outputs if self.traced.network.unread else {}
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
     def _list_keys(self, name: str, uses: int) -> list[str]:
-        """The key of every product of a parameter that is judged; none of those that are."""
+        """Returns the name of each product of a parameter, "" for one that is not measured; an empty list if the
+        reading lacks the parameter.
+
+        Args:
+            name: the parameter.
+            uses: the number of its products.
+        """
         if not self.roles[name]:
             return []
         keys = [self._make_key(self.roles[name][0], k) for k in range(uses)]
         return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
     def _make_key(self, role: str, k: int) -> str:
+        """Returns the name of product number ``k`` of a parameter, without the numbers of its parts: ``qkv``, ``qkv
+        2``, ..."""
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
-        """Root-mean-squares as they are now, by key; NaN of what no token reaches, or other ones than before.
+        """Runs the module and returns the root mean square of every measured quantity by name.
+
+        It is NaN for an expert that no token reaches, or that processes other tokens than at creation.
 
         Raises:
-            UsageError: the module makes other calls than before training, and chooses nothing.
+            UsageError: the module makes other calls than at creation although it selects no experts.
         """
         now, first = self._record(), self.first
         there = self._align_with_first(now)
@@ -192,7 +216,10 @@ class TrainingWatch:
             [*_iterate_shapes(first, call)] == [*_iterate_shapes(there, call)] for call in first.calls
         )
         if not (same or self.chosen):
-            raise UsageError("calls change while the model trains, and no choice of experts changes them")
+            raise UsageError(
+                "the model makes other calls after training steps, although it selects no experts; "
+                "its changes cannot be measured"
+            )
         choices = [call for call in first.calls if call.name == "topk"]
         self.switched = (
             self.switched or not same or any(_list_choices(first, c) != _list_choices(there, c) for c in choices)
@@ -219,8 +246,10 @@ class TrainingWatch:
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
     def _align_with_first(self, now: Recording) -> Recording:
-        """A later run with tensors by the numbers of the first: what calls read and make that are made as often as then
-        in their module; an expert without a token makes none."""
+        """Relabels the tensors of a later recording with the numbers of the first one.
+
+        Only calls that are made as often as in the first run are matched; an expert without a token makes none.
+        """
         first = self.first
         if first.call_names == now.call_names:
             return now
@@ -235,14 +264,21 @@ class TrainingWatch:
         return replace(now, tensors=tensors)
 
     def _measure_parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
-        """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a parameter, from which
-        the tensor of that number is made.
+        """Returns the mean squares of W_0 x_0 (init), dW_t x_t (update) and W_0 dx_t (propagating) of one product.
 
-        Law: a call is affine in each of its parameters; less its value where that is zero it is the product.
+        The call is affine in each of its parameters, so the product is its value minus its value with the parameter at
+        zero.
+
+        Args:
+            name: the parameter W.
+            call: the call that computes the product.
+            number: number of the tensor through which the call uses W.
+            now: the present recording, numbered like the first.
         """
 
-        def made(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
-            """With the signals of a run and initial weights, but the one: that is changed as said."""
+        def rerun_product(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
+            """Runs the call again on the signals of a run and initial weights, except for the tensor ``number`` if
+            ``of`` returns it."""
 
             def value(n: int) -> Tensor:
                 if n not in self.weights or n in self.read_as_signals.get(call.key, ()):
@@ -254,18 +290,20 @@ class TrainingWatch:
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
-            """The tensor of the number with another value of the parameter, where that acts through it alone."""
+            """Returns the tensor ``number`` with another value of the parameter, if it depends on it linearly and on no
+            other."""
             if not alone:
                 return value(run.tensors[number])
             return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
         def product(run: Recording) -> Tensor:
-            return made(run) - made(run, lambda: put(run, torch.zeros_like))
+            """Returns the product with the initial value of the parameter on the signals of a run."""
+            return rerun_product(run) - rerun_product(run, lambda: put(run, torch.zeros_like))
 
         init = product(self.first)
         if not all(x in now.tensors for x in self._iterate_needed(call)):
             return {"init": _compute_mean_square(init), "update": math.nan, "propagating": math.nan}
-        moved = made(now, lambda: put(now, lambda x: x)) - made(now)
+        moved = rerun_product(now, lambda: put(now, lambda x: x)) - rerun_product(now)
         return {
             "init": _compute_mean_square(init),
             "update": _compute_mean_square(moved),
@@ -273,7 +311,12 @@ class TrainingWatch:
         }
 
     def _is_multiple(self, name: str, number: int) -> bool:
-        """Is a tensor a multiple of a parameter, and what does not change with that beside it?"""
+        """Returns whether a tensor is linear in a parameter, with a coefficient that depends on no other parameter.
+
+        Args:
+            name: the parameter.
+            number: number of the tensor, which is made of parameters alone.
+        """
         if (name, number) not in self._multiples:
             names, draw = sorted(self.weights[number]), torch.Generator().manual_seed(2)
             shapes = {self.first.parameters[k]: self.first.tensors[k].shape for k in self.first.parameters}
@@ -289,15 +332,20 @@ class TrainingWatch:
         return self._multiples[name, number]
 
     def _iterate_needed(self, call: TorchCall) -> Iterator[int]:
-        """The numbers of the tensors that a call is made of again."""
+        """Yields the numbers of all tensors that are needed to rerun a call."""
         for x in _list_numbers(_get_inputs(call)):
             yield x
             if x in self.weights and x in self.makers:
                 yield from self._iterate_needed(self.makers[x])
 
     def _compute_weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NO_VALUES) -> Tensor:
-        """A tensor that is made of parameters, the initial ones but for those of ``values``; what was chosen is chosen
-        as in a run."""
+        """Recomputes a tensor made of parameters, from their initial values or from given ones.
+
+        Args:
+            number: number of the tensor.
+            run: the recording from which selections (such as the result of a top-K) are taken.
+            values: values of some parameters by name.
+        """
         first, call = self.first, self.makers.get(number)
         if (name := first.parameters.get(number, "")) in values:
             return values[name].to(first.tensors[number].dtype)
@@ -310,76 +358,102 @@ class TrainingWatch:
 
 
 def _rerun(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
-    """A result of a call, the first or that of a number, with other tensors, by number."""
+    """Runs a call again in float64 and returns one of its results.
+
+    Args:
+        call: the call.
+        value: maps the number of each tensor argument to the tensor to use.
+        number: number of the result; None for the first.
+    """
     with in_float64():
         found = call.rerun(value)
     return found[0 if number is None else _list_numbers(call.result).index(number)]
 
 
 def _get_inputs(call: TorchCall) -> Any:
+    """Returns the positional and keyword arguments of a call."""
     return call.arguments, call.keywords
 
 
 def _list_numbers(tree: Any) -> list[int]:
+    """Returns the numbers of the tensors inside nested arguments."""
     return [r.number for r in refs(tree)]
 
 
 def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
-    """Is what a call makes affine in one of its tensors? What it does not change with is."""
+    """Returns whether the result of a call is an affine function of one of its tensors (or independent of it)."""
 
-    def made(factor: int) -> Tensor:
+    def rerun_scaled(factor: int) -> Tensor:
         return _rerun(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
 
     if not run.tensors[number].is_floating_point():
         return True
-    none, once, twice = map(made, range(3))
+    none, once, twice = map(rerun_scaled, range(3))
     return torch.allclose(twice - once, once - none) if once.is_floating_point() else True
 
 
 def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
-    """Does a call sum a tensor along a larger one, a matrix that acts on it as on any signal?"""
+    """Returns whether a call sums a tensor against a larger one, that is, applies a matrix to it as to a signal.
+
+    Args:
+        call: the call.
+        number: number of the tensor.
+        held: numbers of all weights that the call takes.
+        run: the recording.
+    """
     result, x = (run.tensors[k].numel() for k in (_list_numbers(call.result)[0], number))
     matrices = [k for k in held if run.tensors[k].numel() > max(result, x)]
 
-    def made(*zero: int) -> Tensor:
+    def rerun_with_zeros(*zero: int) -> Tensor:
         draw = torch.Generator().manual_seed(1)
         drawn = {k: torch.randn(run.tensors[k].shape, generator=draw) * (k not in zero) for k in held}
         return _rerun(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
 
-    return any(not torch.allclose(made() + made(number, k), made(number) + made(k)) for k in matrices)
+    return any(
+        not torch.allclose(
+            rerun_with_zeros() + rerun_with_zeros(number, k), rerun_with_zeros(number) + rerun_with_zeros(k)
+        )
+        for k in matrices
+    )
 
 
 def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
-    """The sets of places that a top-K chooses."""
+    """Returns the sorted positions that a top-K call selected."""
     places: list[Any] = run.tensors[[*refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
 
 def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
+    """Yields the shapes of the results of a call, as far as the recording has them."""
     return (tuple(x.shape) for r in refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
 def _name_output(module: str) -> str:
+    """Returns the name under which the change of a module's output is reported."""
     return f"{module}: output"
 
 
 def _iterate_refs(call: TorchCall) -> Iterator[Ref]:
+    """Yields the tensors of a call: arguments, keywords, results."""
     return refs((call.arguments, call.keywords, call.result))
 
 
 def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
-    """What has a name in runs: parameters, buffers, inputs; by number."""
+    """Yields, for several recordings, the maps from numbers to names of parameters, of buffers and of inputs."""
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 
 
 def _subtract(x: Tensor | None, before: Tensor) -> Tensor:
-    """What has changed; nothing where an expert gathers other tokens than before, which are no more and no less."""
+    """Returns the change of a tensor; an empty tensor if it is missing or an expert now gets another number of tokens.
+
+    Entries that are equal have the difference 0 even if they are infinite (masked scores).
+    """
     if x is None or x.shape != before.shape:
         return before.new_zeros(0)
-    return (x - before).masked_fill(x == before, 0)  # scores of minus infinity stay
+    return (x - before).masked_fill(x == before, 0)  # masked scores of minus infinity do not change
 
 
 def _compute_mean_square(x: Tensor) -> float:
-    """The mean square; NaN of no entries, and infinite where an entry is no number."""
+    """Returns the mean square of the entries: NaN for an empty tensor, infinity if an entry is not a number."""
     square = float(x.double().square().mean())
     return math.inf if math.isnan(square) and x.numel() else square

@@ -1,7 +1,7 @@
-"""The strategies by which a module is read, one after the other: ``READINGS``.
+"""The strategies by which a module is read, in the order in which they are tried: ``READINGS``.
 
-``derive --model``, ``recipe --model``, ``check-model`` and ``plan`` read with ``read``. Read next: ``models.py`` (the
-equations), ``shapes.py`` (what is left where there are none).
+``derive --model``, ``recipe --model``, ``check-model`` and ``plan`` all use ``read_module``. Read next: ``models.py``
+(the equations), ``shapes.py`` (the fallback without equations).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read
 from .shapes import FACTORS, SCALED, read_by_shape
 
 WIDEST = 256
-"""A size from which a module is not read once more, wider."""
+"""If a size is at least this, the module is not read again at larger sizes."""
 Sizes = Mapping[str, int]
 
 
 @dataclass
 class ModuleReading:
-    """A module that is to be read, and what has been tried.
+    """A module to be read, and the attempts so far.
 
     Attributes:
         build: function that returns the module at given sizes.
-        base: sizes at which it is read; what is left out has a small default.
-        smallest: the sizes of the smallest model that is asked about, if they are known.
-        name: of the network.
-        failures: the error of every strategy that failed, by its name.
-        rejected: the last reading that was refused, whose reason is among the failures.
+        base: sizes at which it is read; missing ones have a small default.
+        smallest: sizes of the smallest model that the user asks about, if known.
+        name: name of the network.
+        failures: the error of each strategy that failed, by its name.
+        rejected: the last reading that the caller refused; the reason is in ``failures``.
     """
 
     build: Build
@@ -47,12 +47,13 @@ class ModuleReading:
 
     @property
     def first(self) -> UsageError:
-        """The reason why the module is not read: that of the usual strategy."""
+        """The main reason why the module could not be read: the error of the strategy at small sizes, if it failed."""
         return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
     def differs_at_small_sizes(self) -> bool:
-        """Return whether the module is another one at small sizes: it raises an error there, or was refused."""
+        """Whether the module is another one at small sizes, so that it must be read at the user's: it raises an error
+        there, or its reading was refused."""
         if self.smallest is None or self.rejected is None:
             return self.smallest is not None and " raises " in str(self.first)
         return not self.smallest.items() <= self.rejected.base.items()
@@ -61,15 +62,15 @@ class ModuleReading:
 def _try_equations(
     q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False
 ) -> TracedModel | None:
-    """Read equations; return None where this way of reading says no more than one before.
+    """Reads the equations; returns None if this attempt could add nothing to an earlier one.
 
     Args:
         q: the module.
         base: sizes at which it is read.
-        apart: build it with half of its experts active, so that K changes alone. Else all are active, and powers of M
-            and K are known together alone (``TracedModel.joint``).
+        apart: build it with half of its experts active, so that K changes independently of M. Otherwise all are active
+            and powers of K cannot be told from powers of M (``TracedModel.joint``).
         wider: read it at larger sizes.
-        every: read every top-K as if it chose all.
+        every: read every top-K as if it selected all candidates.
     """
     start = choose_first_sizes(q.build, base)
     sparse = {"K", "M"} <= start.keys()
@@ -91,11 +92,13 @@ def _try_equations(
 
 
 def _read_all_chosen(q: ModuleReading) -> TracedModel | None:
+    """Reads the equations with every top-K selecting all candidates, if the first failure was not an error of the
+    module."""
     return _try_equations(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
 
 
 def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
-    """Read at the base a module that is another one there, or (``last``) that is read in no other way."""
+    """Reads the equations at the user's smallest sizes, with half of the experts active if that succeeds."""
     untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.differs_at_small_sizes)
     if not (untried if last else q.differs_at_small_sizes):
         return None
@@ -106,17 +109,20 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
 
 
 def _read_shapes(q: ModuleReading) -> TracedModel | None:
+    """Reads by shape at small sizes, unless the module can only be built at the user's sizes."""
     done = q.rejected is not None or q.differs_at_small_sizes or isinstance(q.first, NotFinite)
     return None if done else _read_shapes_for(q, q.base, q.first)
 
 
 def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
+    """Reads by shape at the user's sizes, if the equations could not be read there."""
     why = q.failures.get(AT_BASE) or q.failures.get(LAST)
     read = q.rejected is not None and not q.rejected.network.unread
     return None if why is None or read else _read_shapes_for(q, q.smallest, why)
 
 
 def _read_shapes_for(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> TracedModel:
+    """Reads by shape at these sizes, with a note on factors; ``why`` is the reason why there are no equations."""
     reading = read_by_shape(q.build, sizes, str(why), q.name)
     return replace(reading, notes=[*reading.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
 
@@ -134,7 +140,7 @@ READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
     LAST: lambda q: _read_at_base(q, last=True),
     f"{BY_SHAPE}, at the base": _read_shapes_at_base,
 }
-"""Strategies by name, in the order in which they are tried; each returns None where it does not apply."""
+"""Strategies by name, in the order in which they are tried; each returns None if it does not apply."""
 
 
 def read_module(
@@ -144,18 +150,20 @@ def read_module(
     smallest: Sizes | None = None,
     refuse: Callable[[TracedModel], str] = lambda reading: "",
 ) -> TracedModel:
-    """Read a module by the first strategy that succeeds; of what acts in training mode alone, the shapes.
+    """Reads a module by the first strategy that succeeds. Parameters that act only in training mode are read by shape.
 
     Args:
         build: function that returns the module at given sizes.
-        base: sizes at which it is read; what is left out has a small default.
-        strict: equations, or nothing.
-        smallest: sizes of the smallest model that is asked about, at which a module is read that is another one at
-            small sizes.
-        refuse: says why a reading will not do, or nothing; the last one is taken all the same.
+        base: sizes at which it is read; missing ones have a small default.
+        strict: whether to read equations or fail, instead of falling back to shapes.
+        smallest: sizes of the smallest model that the user asks about. A module that is another one at small sizes (or
+            raises an error there) is read at these.
+        refuse: returns the reason to reject a reading, or "". The last rejected reading is returned if nothing else
+            succeeds.
 
     Raises:
-        Unreadable: no strategy succeeds; the reasons of all are named. UsageError: no parameter grows.
+        Unreadable: no strategy succeeds; the message has the reasons of all.
+        UsageError: no parameter grows.
     """
     q = ModuleReading(build, base, smallest)
     for name, strategy in READINGS.items():
@@ -163,7 +171,7 @@ def read_module(
             continue
         try:
             reading = strategy(q)
-        except UsageError as error:  # also of a module that raises one at these sizes, or in float64
+        except UsageError as error:  # the module itself may raise an error at these sizes, or in float64
             q.failures[name] = error
             continue
         if reading is not None:
@@ -179,10 +187,16 @@ def read_module(
 
 
 def trace_equations(build: Build, base: Sizes | None = None, name: str = TRACED) -> TracedModel:
-    """Read the equations of the module that ``build(sizes)`` returns, without what training adds.
+    """Reads the equations of the module that ``build(sizes)`` returns, without the parameters that act only in training
+    mode.
+
+    Args:
+        build: function that returns the module at given sizes.
+        base: sizes at which it is read; missing ones have a small default.
+        name: name of the network.
 
     Raises:
-        Unreadable: no strategy reads it.
+        Unreadable: no strategy can read the equations.
     """
     q = ModuleReading(build, base, name=name)
     for how, strategy in READINGS.items():
@@ -199,7 +213,7 @@ def trace_equations(build: Build, base: Sizes | None = None, name: str = TRACED)
 
 
 def _combine_errors(failures: Mapping[str, UsageError]) -> UsageError:
-    """The first error, with the reasons of the strategies that failed otherwise."""
+    """Returns the main error, extended by the reasons of the other strategies if these differ."""
     first = failures.get(AT_SMALL) or next(iter(failures.values()))
     others = {str(error): name for name, error in failures.items() if str(error) != str(first)}
     more = [f"{name}: {error}" for error, name in others.items() if name not in (WITH_HALF, AT_SMALL)]
@@ -207,12 +221,16 @@ def _combine_errors(failures: Mapping[str, UsageError]) -> UsageError:
 
 
 def _complete_reading(reading: TracedModel, build: Build) -> TracedModel:
-    """A reading with the shapes of what acts in training mode alone, and with what starts at zero."""
+    """Adds to a reading the shapes of parameters that act only in training mode, and the matrices that start at zero.
+
+    Raises:
+        UsageError: no axis that can grow is left.
+    """
     if reading.training:
         shapes = read_by_shape(build, reading.base, TRAINING, only=reading.training)
         reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
     if not set(AXES) & set(reading.network.axes.values()):
         other = ", ".join(axis for axis in reading.base if axis not in AXES)
-        asked = f"; it asks for {other}, and what grows is called {', '.join(AXES)}" if other else ""
+        asked = f"; it reads {other}, but axes that can grow are called {', '.join(AXES)}" if other else ""
         raise UsageError(NOTHING_GROWS + asked)
     return reading.with_zero_starts(build)
