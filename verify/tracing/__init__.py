@@ -1,4 +1,4 @@
-"""Derives the equations of a torch module: runs it at small sizes, reads its calls, checks the equations by execution."""
+"""Derives the equations of a torch module: runs it at small sizes, reads its calls, and executes the equations."""
 
 from .graph import Unreadable
 from .models import TracedModel

@@ -156,8 +156,8 @@ class ConfigKinds(ConfigFamily):
                     return
 
     def _count_added(self, dim: Dim, factor: float) -> float:
-        """Returns by how many entries a dimension is longer, or how many modules each layer has gained, at a ratio of
-        sizes."""
+        """Returns how many entries a dimension gains, or how many modules each layer gains, when its size grows by
+        ``factor``."""
         size = self.whole.dims.get(dim[0], (0,))[dim[1]]
         gained = (factor - 1) * size / (max(len(self.whole.layers), 1) if dim[1] == 0 else 1)
         return round(gained) if math.isfinite(gained) else math.inf

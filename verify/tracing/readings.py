@@ -128,7 +128,7 @@ def _read_shapes_for(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> 
 
 
 WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
-LAST = "at the base, where small sizes have no shape"
+LAST = "at the base, as there are no shapes at small sizes"
 READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
     WITH_HALF: lambda q: _try_equations(q, q.base, apart=True),
     f"{WITH_HALF}, at larger sizes": lambda q: _try_equations(q, q.base, apart=True, wider=True),
