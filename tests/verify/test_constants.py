@@ -345,7 +345,7 @@ def test_a_choice_among_a_fixed_number_is_read_as_all(run):
     )
     assert model.lines[-1] == f"model: {models.TOP_K_READ_AS_ALL}" and model.network.stands == models.TOP_K_READ_AS_ALL
     widths = {
-        re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.letters].count("N")
+        re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.indices].count("N")
         for role, tensor in model.network.tensors.items()
     }
     assert widths == {"a.weight": 1, "up": 2, "down": 2, "r": 1, "c.weight": 1}
@@ -499,7 +499,7 @@ def test_models_of_images(kind):
     assert model.error < 1e-12
     widths: dict[int, set[str]] = {}
     for role, tensor in model.network.tensors.items():
-        count = [model.network.axes[x] for x in tensor.letters].count("N")
+        count = [model.network.axes[x] for x in tensor.indices].count("N")
         widths.setdefault(count, set()).add(re.sub(r"\.weight|\[\d+\]", "", role))
     assert widths[2] == set(HIDDEN_OF[kind].split()) and set(READOUT_OF[kind].split()) <= widths[1]
     shapes = powers(read_by_shape(IMAGES[kind], None, "why"))
