@@ -189,7 +189,8 @@ MUTANTS = [
     *_list_mutants(
         "tracing",
         "verify/tracing",
-        ("config_probing.py", "round(max(_near(v * fewer), 1) * at / BASE)", "round(_near(v * fewer) * at / BASE)"),
+        ("config_probing.py", "round(max(_round_to_power_of_two(v * fewer), 1) * at / BASE_WIDTH)",
+         "round(_round_to_power_of_two(v * fewer) * at / BASE_WIDTH)"),
         ("reading.py", "exact=lambda v: v), x.dims)", "exact=lambda v: v, entry=x.node.entries()), x.dims)"),
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
@@ -199,7 +200,7 @@ MUTANTS = [
         ("measuring.py", "if run.tensors[k].numel() > max(result, x)]", "if False]"),
         ("measuring.py", "torch.allclose(twice - once, once - none)", "True"),
         ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),
-        ("measuring.py", "pairs = zip(*map(_around, (call, again[call.key])), strict=False)", "pairs = ()"),
+        ("measuring.py", "pairs = zip(*map(_iterate_refs, (call, again[call.key])), strict=False)", "pairs = ()"),
         ("products.py", "return any(len(x) > 1 and acted", "return any(len(x) > 2 and acted"),
         ("products.py", 'n != sizes[0] and run.doubled != "M"', "n != sizes[0]"),
         ("wide_builds.py", "TIMES, WIDEST = 16, 1024", "TIMES, WIDEST = 2, 1024"),

@@ -326,7 +326,7 @@ def find_traced(*more: str, beside: Path | None = None) -> Any:
     if isinstance(name := context.meta[TRACED], str):
         arguments = [*map(str, context.params.values()), *more]
         base = str(context.params.get("base") or "")
-        context.meta[TRACED] = importlib.import_module(TRACING).read(name, arguments, beside, base)
+        context.meta[TRACED] = importlib.import_module(TRACING).read_model_option(name, arguments, beside, base)
     return context.meta[TRACED]
 
 
@@ -501,7 +501,7 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
             returned = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = returned if isinstance(returned, tuple) else (returned, 0)
             if find_traced() is not None:
-                answer = find_traced().beside(answer)
+                answer = find_traced().append_notes(answer)
             print_or_write(answer, form, output)
             return int(code)
 

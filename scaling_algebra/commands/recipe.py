@@ -145,8 +145,8 @@ def command(
     if find_traced() is not None:
         model, sizes = find_traced(), r.way.sizes
         odd = tuple(OpenDemand("both models are read", "the configurations", 0, line) for line in model.odd)
-        shares = model.model.open_shares(*sizes)
-        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
+        shares = model.model.find_open_shares(*sizes)
+        r = replace(r, notes=tuple(model.describe_remaining_factors(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()
@@ -176,7 +176,7 @@ def _read_side(label: str, given: str | None, config: Path | None) -> Start:
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
     if config is not None and (file := find_config_file()) is not None:  # as the code of its family says
-        return Start(import_module(CONFIGS).config_sizes(file, config))
+        return Start(import_module(CONFIGS).read_config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))
     assert given is not None

@@ -185,7 +185,9 @@ def test_a_frozen_tensor_that_is_larger_than_the_numbers_need_is_told(falls):
         return model
 
     p = plan(build, "N=16", "N=256", **GIVEN)
-    assert p.level.certified == falls and ("1.weight: all zeros at the start" in str(p)) and p.entries[2].frozen
+    assert (
+        p.level.certified == falls and ("1.weight: the module initialises it to zero" in str(p)) and p.entries[2].frozen
+    )
     if not falls:
         assert p.level.open[0].quantity == "2.weight" and "goes as N^-1" in str(p).split("not certified")[1]
         with pytest.raises(Infeasible, match=r"2\.weight"):
@@ -202,7 +204,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
     ("model", "sizes", "given", "said"),
     [
         (Small, [BASE], GIVEN, r"give plan\(build, base, target\)"),
-        (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; give rank=NUMBER, too, in base"),
+        (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; add rank=NUMBER to base"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
         (Small, [BASE, TARGET], {"gauge": "table9"}, "use the gauge table3"),
         (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
@@ -487,7 +489,7 @@ def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_the
             return transformers.MixtralForCausalLM(config)
 
     p = plan(on_meta(mixtral(256, 8, 32)), on_meta(mixtral(64, 4, 16)), lr=1e-3, eps=1e-8)
-    (line,) = (x for x in p.warnings if "heads grow in number" in x)
+    (line,) = (x for x in p.warnings if "number of heads and their dimension grow" in x)
     assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 

@@ -18,7 +18,7 @@ from scaling_algebra.verify.networks.moment import compute_rms
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
-from scaling_algebra.verify.tracing.readings import traced
+from scaling_algebra.verify.tracing.readings import trace_equations
 
 TEXT = """
 axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D" }
@@ -125,7 +125,7 @@ class Balanced(torch.nn.Module):
 
 def test_a_module_may_return_losses():
     """They are left out of its equations, and their gradients are measured beside that of the output."""
-    read = traced(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
+    read = trace_equations(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
     assert not read.network.unread and "one_hot" not in read.text
     ratios = compare_extra_losses(Balanced(16, 4).double(), ((torch.randn(4, 5).double(),), {}))
     assert {name for _, name in ratios} == {"up.weight", "router.weight"}

@@ -42,7 +42,7 @@ from scaling_algebra.verify.studies.transfer import (
     study_transfer,
     sweep_rates,
 )
-from scaling_algebra.verify.tracing.sources import function_of
+from scaling_algebra.verify.tracing.sources import load_function
 
 from ..shared import scalecalc
 
@@ -239,7 +239,7 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
     base, _, wide = mlp.numbers("mup", "adamw", SIZES)
     model = mlp.build(SIZES[0], 0)
     stds = {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
-    p = plan(function_of(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
+    p = plan(load_function(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
     for group in p.param_groups():
         (name,) = group["param_names"]
         assert (wide[name].lr, wide[name].eps) == (group["lr"], group["eps"])

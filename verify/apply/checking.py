@@ -35,13 +35,42 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report
 from scaling_algebra.verify.judging.verdicts import judge
+<<<<<<< ours
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.gradients import listed
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, of_role
 from scaling_algebra.verify.tracing.readings import read
 from scaling_algebra.verify.tracing.recording import output_of, running
+||||||| base
+from scaling_algebra.verify.measuring.batches import descend
+from scaling_algebra.verify.measuring.predictions import ALL, predict_briefly
+from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
+from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
+from scaling_algebra.verify.tracing.gradients import listed, roles_of
+from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
+=======
+from scaling_algebra.verify.measuring.batches import descend
+from scaling_algebra.verify.measuring.predictions import ALL, predict_briefly
+from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.building import (
+    Inputs,
+    build_module,
+    call_build,
+    get_default_sizes,
+    in_float64,
+    limit_sizes,
+)
+from scaling_algebra.verify.tracing.gradients import join_names, roles_of
+from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, TrainingWatch, find_parameters
+from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.recording import find_losses, find_output, guard_forward
+>>>>>>> theirs
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
-from scaling_algebra.verify.tracing.shapes import along
+from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
 from .crossovers import suspend_converging_rows, suspend_crossovers
 from .expected_exponents import get_signal, predict_exponents
@@ -189,20 +218,22 @@ def check_model(
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
             raise UsageError(f"{what} is {quote_value(count)}, which is too few for a verdict; give {least} or more")
-    start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
-    build = limited(build, smallest)
+    start, smallest = time.monotonic(), read_sizes(get_default_sizes(build) if base is None else base, "base")
+    build = limit_sizes(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
     sizes = interpolate_sizes(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
-    reading = along(read(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
-    model, inputs, own = built(build, sizes[0])
+    reading = drop_fixed_map_notes(
+        read_module(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]]
+    )
+    model, inputs, own = build_module(build, sizes[0])
     _check_trains(model, own, inputs)
-    again = built(build, sizes[0], seed=1)[0] if own is not None else model
+    again = build_module(build, sizes[0], seed=1)[0] if own is not None else model
     if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
         raise UsageError("build draws the same values for every seed; remove torch.manual_seed from it")
     optimizer = read_optimizer_rules(own, model, reading) if optimizer is None else optimizer
-    if lost := [role for role in reading.network.tensors if not of_role(model, role)]:
+    if lost := [role for role in reading.network.tensors if not find_parameters(model, role)]:
         if lost[0] in reading.network.frozen:
             raise UsageError(
                 f"{lost[0]} is a tensor with a growing axis but not a parameter; make it a parameter with "
@@ -222,10 +253,12 @@ def check_model(
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
-        role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
+        role
+        for role in first
+        if all(not p.any() and (own is not None or p.dim() < 2) for p in find_parameters(model, role))
     ]
     zero = [role for role in zero if role not in reading.network.frozen]
-    empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
+    empty = [role for role in reading.network.frozen if not any(p.any() for p in find_parameters(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
         steps = last_step(reading.network, Structure(zero=asleep))
@@ -242,7 +275,7 @@ def check_model(
             "base"
         )
     numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
-    largest = build_plan(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
+    largest = build_plan(call_build(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(find_misscaled_tensors(largest, model, sizes[0])))
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
@@ -253,8 +286,8 @@ def check_model(
     names = train_and_measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
     unsettled = drop_rerouted_replicas(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _is_moving(m, x)]
-    idle = [IDLE.format(listed(still_there), steps)] if still_there else []
-    lines = [*reading.described({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
+    idle = [IDLE.format(join_names(still_there), steps)] if still_there else []
+    lines = [*reading.describe({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
     lines += [PLANNED] if own is None else []
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
@@ -303,7 +336,9 @@ def check_model(
         suspend_converging_rows(suspend_crowded_updates(suspend_rerouted_steps(report, unsettled), inputs, sizes[0])),
         reading.blocked,
     )
-    vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
+    vectors = {
+        f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in find_parameters(model, role))
+    }
     report = apply_upper_bounds(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
@@ -326,7 +361,7 @@ def _suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
         blocked: tensors whose gradients are zero whatever the weights.
     """
     others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
-    note = BLOCKED.format(listed(blocked))
+    note = BLOCKED.format(join_names(blocked))
 
     def row(r: ReportRow) -> ReportRow:
         told = r.verdict is Verdict.REFUTED and r.fit.zero and r.quantity not in others
@@ -594,8 +629,38 @@ def _suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
         report: the report.
         blocked: tensors whose gradients are zero whatever the weights.
     """
+<<<<<<< ours
     others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
     note = BLOCKED.format(listed(blocked))
+||||||| base
+    mine = {id(p) for p in model.parameters()}
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+    if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
+        raise UsageError(
+            "the optimizer that build returns has parameters of another model; give it those of the returned one"
+        )
+    with exactly(), running(inputs[0]):
+        out = output_of(model(*inputs[0], **inputs[1]))
+        if not out.isfinite().all():
+            raise UsageError("the output of the model is not a number")
+        if not out.requires_grad:
+            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
+=======
+    mine = {id(p) for p in model.parameters()}
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+    if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
+        raise UsageError(
+            "the optimizer that build returns has parameters of another model; give it those of the returned one"
+        )
+    with in_float64(), guard_forward(inputs[0]):
+        out = find_output(model(*inputs[0], **inputs[1]))
+        if not out.isfinite().all():
+            raise UsageError("the output of the model is not a number")
+        if not out.requires_grad:
+            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
+>>>>>>> theirs
 
     def row(r: ReportRow) -> ReportRow:
         told = r.verdict is Verdict.REFUTED and r.fit.zero and r.quantity not in others
@@ -634,9 +699,43 @@ def _has_single_power(cells: Sequence[Cell]) -> bool:
     """Whether the exponents of all steps are decided and equal; steps without the quantity (None) are ignored."""
     return ... not in cells and len({e for e in cells if e is not None}) < 2
 
+<<<<<<< ours
 
 def _apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Report:
     """Makes refuted rows inconclusive whose measured slope lies below an exponent that is only an upper bound.
+||||||| base
+def _train_and_measure(
+    m: Measurement,
+    build: Any,
+    reading: Traced,
+    inputs: Inputs,
+    numbers: Recipe,
+    zero: Sequence[str],
+    how: Kind,
+    lr: float,
+    seeds: int,
+    fold: bool,
+    beside: GradientRatios,
+    switched: dict[int, list[list[bool]]],
+) -> Mapping[str, Sequence[str]]:
+    """Trains the model at all sizes and seeds and records its quantities in the measurement.
+=======
+def _train_and_measure(
+    m: Measurement,
+    build: Any,
+    reading: TracedModel,
+    inputs: Inputs,
+    numbers: Recipe,
+    zero: Sequence[str],
+    how: Kind,
+    lr: float,
+    seeds: int,
+    fold: bool,
+    beside: GradientRatios,
+    switched: dict[int, list[list[bool]]],
+) -> Mapping[str, Sequence[str]]:
+    """Trains the model at all sizes and seeds and records its quantities in the measurement.
+>>>>>>> theirs
 
     Args:
         report: the report.
@@ -648,9 +747,86 @@ def _apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Re
             return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"at most n^({r.predicted}), and below it")
         return r
 
+<<<<<<< ours
     return replace(report, rows=tuple(map(row, report.rows)))
+||||||| base
+    Raises:
+        UsageError: an input that grows with the sizes, or a multiplier that the model has to apply itself.
+    """
+    names: dict[str, Sequence[str]] = {}
+    small = called(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
+=======
+    Raises:
+        UsageError: an input that grows with the sizes, or a multiplier that the model has to apply itself.
+    """
+    names: dict[str, Sequence[str]] = {}
+    small = call_build(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
+>>>>>>> theirs
 
+<<<<<<< ours
+||||||| base
+    def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
+        model, mine, optimizer = built(build, size, seed)
+        if [x.shape for x in _list_tensors(mine)] != [x.shape for x in _list_tensors(inputs)]:
+            raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
+        there = numbers.at(size)
+        p = build_plan(model, reading, there, [small])
+        if left := {name: x for name, x in p.multipliers.items() if x != 1}:
+            alone = [name for name in left if not is_foldable(reading.network, name)]
+            if alone or not fold or how == "own":
+                todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
+                todo = "" if how == "own" else todo
+                raise _build_multiplier_error(reading, there, size, next(iter(alone or left)), left, todo)
+            p = build_plan(model, reading, there, [small], fold=True)
+        if how == "one":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        elif how == "plan":
+            optimizer = _apply_plan(p, zero, seed)
+        watch = Watch(model, inputs, reading)
+        names.update(watch.names)
+        for t, _ in enumerate(_train_steps(model, optimizer, inputs, m.steps, _get_epsilons(p))):
+            for key, x in watch().items():
+                values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
+                values[i] = np.append(values[i], x)
+            if series is m.values:
+                switched.setdefault(t, [[] for _ in m.dims])[i].append(watch.switched)
+        if series is m.values:
+            for (loss, name), x in compare_extra_losses(model, mine).items():
+                beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
+                beside[loss][name][i] = np.append(beside[loss][name][i], x)
+=======
+    def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
+        model, mine, optimizer = build_module(build, size, seed)
+        if [x.shape for x in _list_tensors(mine)] != [x.shape for x in _list_tensors(inputs)]:
+            raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
+        there = numbers.at(size)
+        p = build_plan(model, reading, there, [small])
+        if left := {name: x for name, x in p.multipliers.items() if x != 1}:
+            alone = [name for name in left if not is_foldable(reading.network, name)]
+            if alone or not fold or how == "own":
+                todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
+                todo = "" if how == "own" else todo
+                raise _build_multiplier_error(reading, there, size, next(iter(alone or left)), left, todo)
+            p = build_plan(model, reading, there, [small], fold=True)
+        if how == "one":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        elif how == "plan":
+            optimizer = _apply_plan(p, zero, seed)
+        watch = TrainingWatch(model, inputs, reading)
+        names.update(watch.names)
+        for t, _ in enumerate(_train_steps(model, optimizer, inputs, m.steps, _get_epsilons(p))):
+            for key, x in watch().items():
+                values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
+                values[i] = np.append(values[i], x)
+            if series is m.values:
+                switched.setdefault(t, [[] for _ in m.dims])[i].append(watch.switched)
+        if series is m.values:
+            for (loss, name), x in compare_extra_losses(model, mine).items():
+                beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
+                beside[loss][name][i] = np.append(beside[loss][name][i], x)
+>>>>>>> theirs
 
+<<<<<<< ours
 def _find_after_experts(network: Network) -> set[str]:
     """Returns the quantities of the forward pass that contain updates of experts: products with tensors that have an
     expert axis, and everything downstream, except for what the updates of other tensors add."""
@@ -662,13 +838,52 @@ def _find_after_experts(network: Network) -> set[str]:
         after |= {s.out} if own or behind else set()
         found |= {f"{s.out}{part}" for part, has in ((UPDATE, own), (".propagating", behind)) if has}
     return found | {f"{signal}.change" for signal in after}
+||||||| base
+    with use_one_thread():
+        for i, size in enumerate(m.dims):
+            m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
+            m.inputs.append(str([compute_fingerprint(x) for x in _list_tensors(inputs)]))
+            for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
+                put(m.values, i, size, seed, how)
+                put(m.standard, i, size, seed, "one")
+            put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
+    for series in (m.values, m.standard, m.control):
+        for key in [key for key, values in series.items() if not all(map(len, values))]:
+            del series[key]  # of a module that is there at some sizes alone, as one expert of more
+    return {name: x for name, x in names.items() if any(key[0] == name for key in m.values)}
+=======
+    with use_one_thread():
+        for i, size in enumerate(m.dims):
+            m.parameters.append(sum(p.numel() for p in call_build(build, dict(size))[0].parameters()))
+            m.inputs.append(str([compute_fingerprint(x) for x in _list_tensors(inputs)]))
+            for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
+                put(m.values, i, size, seed, how)
+                put(m.standard, i, size, seed, "one")
+            put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
+    for series in (m.values, m.standard, m.control):
+        for key in [key for key, values in series.items() if not all(map(len, values))]:
+            del series[key]  # of a module that is there at some sizes alone, as one expert of more
+    return {name: x for name, x in names.items() if any(key[0] == name for key in m.values)}
+>>>>>>> theirs
 
 
+<<<<<<< ours
 def _suspend_noisy_experts(report: Report, behind: Collection[str], share: float) -> Report:
     """Makes refuted rows inconclusive where the gradient noise of few tokens can make a size larger than predicted.
 
     Model: the engine's step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). The noise of
     the few tokens here scales as (K/M)^(1/2), and a token's contribution to its own signal does not shrink.
+||||||| base
+def _build_multiplier_error(
+    reading: Traced, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
+) -> UsageError:
+    """Returns the error for a multiplier that the model has to apply itself.
+=======
+def _build_multiplier_error(
+    reading: TracedModel, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
+) -> UsageError:
+    """Returns the error for a multiplier that the model has to apply itself.
+>>>>>>> theirs
 
     Args:
         report: the report.
@@ -1475,7 +1690,7 @@ def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimize
         torch.manual_seed(seed)
         p.init_()
     for role in zero:
-        for tensor in of_role(p.model, role):
+        for tensor in find_parameters(p.model, role):
             tensor.zero_()
     parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
     if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
@@ -1495,7 +1710,7 @@ def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimize
     )
 
 
-def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
     """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
 
     Raises:
@@ -1520,7 +1735,7 @@ def _get_epsilons(p: Plan) -> dict[str, float]:
 
 
 def _measure_gradients(
-    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+    model: nn.Module, own: Any, inputs: Inputs, reading: TracedModel, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
     p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
@@ -1553,10 +1768,10 @@ def _train_steps(
     places, keywords = inputs
 
     def loss(step: int) -> Tensor:
-        return _compute_loss(output_of(model(*places, **keywords)))
+        return _compute_loss(find_output(model(*places, **keywords)))
 
     yield
-    with exactly(), guard_foreign_code("training the model"):
+    with in_float64(), guard_foreign_code("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 
@@ -1574,12 +1789,12 @@ def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, st
         ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with exactly(), guard_foreign_code("the model"):
+    with in_float64(), guard_foreign_code("the model"):
         out = model(*inputs[0], **inputs[1])
-        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        found = {k: x for k, x in find_losses(out).items() if x.requires_grad}
         if not found:
             return {}
-        losses = {"": _compute_loss(output_of(out)), **found}
+        losses = {"": _compute_loss(find_output(out)), **found}
         grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
     return {
         (loss, name): float(g.norm() / main.norm())
@@ -1688,7 +1903,7 @@ def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
         if (rule := settings["init_std"].rule) is None:
             continue  # it starts at zero
         most = rule.at({"L": 1, **numbers.way.base})
-        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        own = max(float(p.double().square().mean().sqrt()) for p in find_parameters(model, role))
         stds[role] = min(own or most, most)
     return stds
 

@@ -16,10 +16,10 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.gradients import listed, roles_of
-from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.shapes import along
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.gradients import join_names, roles_of
+from scaling_algebra.verify.tracing.measuring import find_parameters
+from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
 from .exports import describe_matrix_shape
 from .folding import find_fold_target, is_foldable, rescale_settings
@@ -53,7 +53,7 @@ Settings = dict[str, Mapping[str, Setting]]
 
 
 def compute_settings(
-    reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
+    reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
     """Returns the numbers to set on the module, which take into account the multipliers that the module already
     applies.
@@ -96,7 +96,7 @@ def compute_settings(
 
 def build_entries(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     settings: Settings,
     small: Sequence[nn.Module],
@@ -149,13 +149,13 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         "the output does not depend on": [name for name in train if not roles[name]],
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
     }
-    if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
+    if said := [f"{why} {join_names(names)}" for why, names in still.items() if names]:
         raise UsageError(f"{', and '.join(said)}; freeze these parameters, or remove them from the model")
 
 
 def collect_warnings(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     entries: Sequence[Entry],
     small: Sequence[nn.Module],
@@ -170,7 +170,7 @@ def collect_warnings(
         numbers: as for ``build_entries``.
         entries: the entries of the plan.
         small: as for ``build_entries``.
-        left: as for ``Traced.described``.
+        left: as for ``TracedModel.describe``.
     """
     going = numbers.way
     acting = [e for e in entries if e.role]
@@ -190,15 +190,17 @@ def collect_warnings(
     high = groups(_is_scaled_by_muon)
     zero = groups(lambda e: not e.frozen and _starts_at_zero(e, small))
     return (
-        *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).described(left),
+        *drop_fixed_map_notes(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).describe(
+            left
+        ),
         *([NEGLIGIBLE] if negligible else []),
         *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in explain_surprises(d)),
         *(describe_parts(e) for e in {e.group: e for e in entries if e.parts}.values()),
         *(f"{', '.join(names)}: {note}" for note, names in stacks.items()),
         *([SHAPED.format(high)] if high else []),
         *([ZERO.format(zero)] if zero else []),
-        *([KEPT.format(listed(kept))] if kept else []),
-        *([NORMS.format(listed(normed))] if normed else []),
+        *([KEPT.format(join_names(kept))] if kept else []),
+        *([NORMS.format(join_names(normed))] if normed else []),
         *([UNDECAYED] if undecayed else []),
     )
 
@@ -213,7 +215,7 @@ def _is_scaled_by_muon(e: Entry) -> bool:
 
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     """Whether a parameter that the plan draws starts at zero in the module."""
-    found = [x for model in small for x in of_role(model, e.role)]
+    found = [x for model in small for x in find_parameters(model, e.role)]
     stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
     drawn = e.fill is None and any(std.rule is not None for std in stds)
     return drawn and bool(found) and not any(x.any() for x in found)
@@ -230,7 +232,7 @@ def find_uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
     Returns:
         The value if all entries have it in every module; None if they differ, or if the parameter is a matrix.
     """
-    values = [p.flatten() for model in models for p in of_role(model, role)]
-    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
+    values = [p.flatten() for model in models for p in find_parameters(model, role)]
+    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in find_parameters(model, role)):
         return None
     return float(values[0][0]) if all(bool((x == values[0][0]).all()) for x in values) else None

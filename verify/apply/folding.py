@@ -16,7 +16,7 @@ from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing import TracedModel
 
 Settings = Mapping[str, Setting]
 
@@ -101,7 +101,7 @@ def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
     return FoldTarget(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
 
 
-def compute_folded_powers(numbers: Recipe, reading: Traced) -> dict[str, Power]:
+def compute_folded_powers(numbers: Recipe, reading: TracedModel) -> dict[str, Power]:
     """Returns, by signal, the additional power that it has once all multipliers that the module lacks are folded."""
     powers: dict[str, Power] = {}
     for name, s in numbers.multipliers.items():

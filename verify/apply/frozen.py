@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.language import Sum
-from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.measuring import find_parameters
 
 from .plans import Plan
 
@@ -36,7 +36,10 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
     """
     for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
         what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
-        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn has the derived size"
+        found, demand = (
+            [*find_parameters(small, e.role)[:1], e.tensor],
+            "a tensor that is not drawn has the derived size",
+        )
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:

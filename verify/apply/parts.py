@@ -14,7 +14,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing import TracedModel
 
 from .modules import Entry
 
@@ -28,7 +28,7 @@ MOST = 10**5
 def locate_parts(
     e: Entry,
     parts: Iterable[str],
-    reading: Traced,
+    reading: TracedModel,
     target: Mapping[str, int],
     records: Callable[[], Records] | None = None,
 ) -> dict[str, tuple[int, int, int]]:

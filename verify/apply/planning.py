@@ -22,8 +22,8 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.config_skeletons import general
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
 from scaling_algebra.waiting import collect_rarely, show_progress
 
 from .entries import build_entries, collect_warnings, compute_settings
@@ -115,11 +115,11 @@ def _describe_longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> It
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
-                f"{general(place)} by {left:.4g} in the model for the second, besides; fold does not hold it"
+                f"{mask_numbers(place)} by {left:.4g} in the model for the second, besides; fold does not hold it"
             )
 
 
-def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
+def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[TracedModel]) -> Recipe:
     """Derives the recipe of one or more readings.
 
     Raises:
@@ -129,7 +129,7 @@ def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: S
     check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
-    numbers = replace(numbers, open=tuple(o for x in readings for o in x.open_shares(*numbers.way.sizes)))
+    numbers = replace(numbers, open=tuple(o for x in readings for o in x.find_open_shares(*numbers.way.sizes)))
     if numbers.open and given.get("strict"):
         raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
@@ -159,7 +159,7 @@ def mark_shape_only(numbers: Recipe) -> Recipe:
 
 def build_plan(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     small: Sequence[nn.Module],
     fold: bool = False,

@@ -76,7 +76,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     from scaling_algebra.verify.apply.checking import check_model
     from scaling_algebra.verify.apply.loading import load_build
     from scaling_algebra.verify.judging import presentation
-    from scaling_algebra.verify.tracing.config_reading import not_trained
+    from scaling_algebra.verify.tracing.config_reading import list_omitted_parts
 
     build, options = load_build(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
@@ -85,7 +85,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
     above: list[str] = []
     if model.startswith(HUGGING_FACE):
-        above += not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
+        above += list_omitted_parts(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
     if level := report.environment["level"]:
         left = first_lines(report.environment["open"], '.environment["open"]')
         above += [f"exponents: {level[0]}", *left, *level[1:]]

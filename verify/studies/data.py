@@ -25,7 +25,7 @@ from scaling_algebra.errors import (
     quote_value,
     unknown_name_error,
 )
-from scaling_algebra.verify.tracing.sources import function_of
+from scaling_algebra.verify.tracing.sources import load_function
 
 CLASSES = 10
 """Number of classes of the digits and of the teacher's labels: the loss starts at log 10."""
@@ -166,7 +166,7 @@ def load_data(name: str, settings: tuple[str, ...] = ()) -> Data:
             raise UsageError(
                 f"--set applies to the shipped data, and {name} is your own function; leave out --set {settings[0]}"
             )
-        batches = function_of(name)[0]
+        batches = load_function(name)[0]
 
         def cut(seed: int, step: int | None) -> tuple[Any, Any]:
             with guard_foreign_code(f"{name}({seed}, {step})"):

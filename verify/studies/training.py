@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer
-from scaling_algebra.verify.tracing.recording import output_of
+from scaling_algebra.verify.tracing.recording import find_output
 
 from .data import Data, load_data
 from .models import Model, Numbers, initialise_model
@@ -126,7 +126,7 @@ def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
         UsageError: the model cannot process such data; the message names them as ``what``.
     """
     try:
-        out = output_of(model(x)).float()
+        out = find_output(model(x)).float()
         if y.is_floating_point():
             return F.mse_loss(out, y.to(out.dtype))
         return F.cross_entropy(out.flatten(0, -2), y.flatten())

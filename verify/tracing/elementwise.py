@@ -24,9 +24,9 @@ from .graph import (
     asked_once,
     times,
 )
-from .indices import constant, differs, fixed, pick
+from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
 from .mixing import met, signed
-from .products import SIGNED, acting, broadcast, contract, labelled
+from .products import SIGNED, act_on_constant, assign_broadcast_keys, assign_labels, contract
 from .reading import Reader
 
 SUMS = "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
@@ -84,8 +84,8 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if met([v.node for v in views]):
         raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
     if any(not v.node.weight for v in views):
-        views = [acting(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
-    _, classes, terms, order, dims = labelled(reader, *broadcast(views))
+        views = [act_on_constant(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
+    _, classes, terms, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
     node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
     return View(node, dims)
@@ -97,7 +97,7 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
     Raises:
         Cancels: no term is left.
     """
-    _, classes, sources, order, dims = labelled(reader, *broadcast(views))
+    _, classes, sources, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
     for node, mine in sources:
         for term, labels, factor, _ in _terms(node, tuple(order.index(x) for x in mine)):
@@ -201,8 +201,8 @@ def shifted(reader: Reader, x: View, by: View) -> View:
         check_shares(reader, kept)
         out.node.note = "a mask is left out"
         return out
-    if not (frozen := differs(by)):
-        constant(reader, by)  # one that equations can say
+    if not (frozen := varies_along_growing_axis(by)):
+        convert_constant(reader, by)  # one that equations can say
     out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
     out.node.frozen = frozen
     return out
@@ -250,7 +250,7 @@ def multiplied(reader: Reader, a: View, b: View) -> View:
         if x.node.kind == "shift":  # (x + c) y = x y + c y
             inner = View(x.node.source, x.dims)
             return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.value))])
-    return contract(reader, *broadcast([a, b]))
+    return contract(reader, *assign_broadcast_keys([a, b]))
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
@@ -283,12 +283,16 @@ def scaled(reader: Reader, x: View, by: View) -> View:
         raise reader.fail("multiplies by a constant whose large entries become rarer with size; no equation says this")
     wide = spread(x, by)
     if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
-        return contract(reader, *broadcast([constant(reader, by), x]))  # of each entry there are several
+        return contract(
+            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
+        )  # of each entry there are several
     kept = _kept_sum(x.node)
     if any(
         n > 1 and kept & {*wide.dims[d - c.dim()]} and bool((c.diff(dim=d) != 0).any()) for d, n in enumerate(c.shape)
     ):
-        return contract(reader, *broadcast([constant(reader, by), x]))  # these sum to what they did not
+        return contract(
+            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
+        )  # these sum to what they did not
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
     out = same(reader, wide, lambda v: v * c.to(v.dtype), note)
@@ -332,7 +336,7 @@ def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
         return None
     row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
     if len(along) == 1 and row.sum() == 1:
-        y = pick(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
+        y = select_entry(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
         return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
     if along[1:] == [last] and not dims[last]:
         return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
@@ -352,7 +356,7 @@ def parted(reader: Reader, x: View) -> View:
         return x
     terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
     for (part, own), begin in zip(node.sources, node.value, strict=True):
-        one = fixed(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)])
+        one = make_fixed_constant(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)])
         one.node.kind = "which"
         operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
         terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .elementwise import added, law, shifted
 from .graph import Dims, IndexClass, View
-from .indices import alike, fixed
+from .indices import collapse_constant, make_fixed_constant
 from .products import contract
 from .reading import Reader
-from .recording import Recording, Ref, TorchCall, real, refs
+from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
 
 MOST = 3000
 """Calls that are made to read one off, at most."""
@@ -33,13 +33,13 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
     def get(number: int) -> Tensor:
         x = run.tensors[number]
         if x.is_complex():
-            return torch.view_as_complex(value.get(number, real(x)).double().contiguous())
+            return torch.view_as_complex(value.get(number, as_real_pairs(x)).double().contiguous())
         return value.get(number, x).to(x.dtype)
 
-    results = call.again(get)
+    results = call.rerun(get)
     if not all(x.is_floating_point() or x.is_complex() for x in results):
         raise TypeError("results that are no numbers")
-    return [real(x).double() for x in results]
+    return [as_real_pairs(x).double() for x in results]
 
 
 def linear(reader: Reader) -> list[View]:
@@ -72,7 +72,7 @@ def linear(reader: Reader) -> list[View]:
         offsets = [side.zero[k] for side in sides]
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
-                offsets = alike(reader, offsets, d) if len(set(sizes)) > 1 else offsets
+                offsets = collapse_constant(reader, offsets, d) if len(set(sizes)) > 1 else offsets
             y = shifted(reader, y, reader.constant(offsets))
         results.append(y)
     return results
@@ -215,5 +215,5 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
         own = own or reader.fresh(reader.same_everywhere(size))
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
-    operand = fixed(reader, [c] * reader.builds, classes, places)
+    operand = make_fixed_constant(reader, [c] * reader.builds, classes, places)
     return contract(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

@@ -13,7 +13,7 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same, scaled, shifted
 from .entries import sign_of
 from .graph import Entrywise, Restart, Unreadable, View, walk
-from .indices import constant
+from .indices import convert_constant
 from .products import contract
 from .reading import Reader
 from .recording import Ref, refs
@@ -95,7 +95,7 @@ def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tupl
     if prod(sizes) < 3:
         raise reader.fail("a centred norm along two entries, which leaves their signs alone; give a larger input")
     matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
-    operand = constant(reader, reader.constant([matrix] * reader.builds))
+    operand = convert_constant(reader, reader.constant([matrix] * reader.builds))
     keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
     out = [("out", key) if key in here else key for key in keys]
     flat = View(x.node, [(e,) for dim in x.dims for e in dim])

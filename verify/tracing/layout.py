@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .calls import rule
 from .graph import Dims, IndexClass, Sizes, View
-from .indices import entries_of, narrowed, pick
+from .indices import select_entries, select_entry, slice_view
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, leaves
 
@@ -52,7 +52,7 @@ def find_places(call: TorchCall, run: Recording) -> list[Places]:
     base = next(leaves((call.keywords.get("input"), call.arguments), Ref)).number
     shape = run.tensors[base].shape
     every = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
-    made = call.again(lambda n: every if n == base else run.tensors[n])
+    made = call.rerun(lambda n: every if n == base else run.tensors[n])
     return [x.numpy().astype(np.int64) for x in made]
 
 
@@ -161,8 +161,8 @@ def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
     """One entry along dimension i, which is then empty."""
     slot = isinstance(x.dims[i][0], int)
     if slot and (len({*at}) > 1 or (part and x.index(x.dims[i][0]).fixed)):
-        return narrowed(reader, x, i, at, tuple(k + 1 for k in at))
-    y = pick(reader, x, i, at)
+        return slice_view(reader, x, i, at, tuple(k + 1 for k in at))
+    y = select_entry(reader, x, i, at)
     return View(y.node, [*y.dims[:i], (), *y.dims[i:]])
 
 
@@ -172,5 +172,5 @@ def _some_of(reader: Reader, x: View, i: int, places: Sequence[Places], sizes: S
     if runs and tuple(map(len, places)) == sizes:
         return x
     if not runs:
-        return entries_of(reader, x, i, torch.tensor(places[0]))
-    return narrowed(reader, x, i, tuple(int(at[0]) for at in places), tuple(int(at[-1]) + 1 for at in places))
+        return select_entries(reader, x, i, torch.tensor(places[0]))
+    return slice_view(reader, x, i, tuple(int(at[0]) for at in places), tuple(int(at[-1]) + 1 for at in places))

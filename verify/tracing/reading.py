@@ -18,7 +18,7 @@ from torch import Tensor
 from scaling_algebra.errors import UsageError
 
 from .graph import SUM_KINDS, Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
-from .recording import Number, Recording, Ref, TorchCall, refs
+from .recording import Recording, Ref, TorchCall, VaryingNumber, refs
 from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
@@ -140,7 +140,7 @@ class Reader:
             return type(x)(map(self._bound, zip(*trees, strict=True)))
         if isinstance(x, dict):
             return {k: self._bound([t[k] for t in trees]) for k in x}
-        return Number(trees) if isinstance(x, int | float) and len(set(trees)) > 1 else x
+        return VaryingNumber(trees) if isinstance(x, int | float) and len(set(trees)) > 1 else x
 
     @property
     def where(self) -> str:
@@ -188,7 +188,7 @@ class Reader:
 
     def vector(self, x: Any) -> Any:
         """A number at every build."""
-        return x if isinstance(x, Number) else self.same_everywhere(x)
+        return x if isinstance(x, VaryingNumber) else self.same_everywhere(x)
 
     def same_everywhere(self, k: int) -> Sizes:
         """A size that is the same at every build."""
@@ -258,7 +258,7 @@ def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any
 
 def trains(reader: Reader, node: TracedNode) -> bool:
     """Does a gradient of the output reach a tensor that a node is made of?"""
-    return any(x.kind == "param" and x.name in reader.runs[0].trained for x in walk(node))
+    return any(x.kind == "param" and x.name in reader.runs[0].trained_names for x in walk(node))
 
 
 def stopped(reader: Reader, x: View) -> View:

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .building import exactly
+from .building import in_float64
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
 from .graph import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, mapped, refs
+from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
 
 ROOT = -1
 BREAKS = STOPS | {"topk"}
@@ -146,7 +146,7 @@ class Map:
         """The result for another argument, whose shape is that of the recorded one."""
         made = {self.x: v}
         for call in self.calls:
-            results = call.again(lambda n: made[n] if n in made else self.run.tensors[n])
+            results = call.rerun(lambda n: made[n] if n in made else self.run.tensors[n])
             made.update((r.number, z) for r, z in zip(refs(call.result), results, strict=False))
         return made[self.y]
 
@@ -170,7 +170,7 @@ class Map:
 
         marks = []
         for call in self.calls:
-            marks.append((call.name, repr(mapped((call.arguments, call.keywords), Ref, named))))
+            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), Ref, named))))
             for r in refs(call.result):
                 names.setdefault(r.number, len(names))
         return tuple(self.value.shape), names[self.y], *marks
@@ -204,7 +204,7 @@ class ToldFunction:
     def exact(self, v: Tensor) -> Tensor:
         """Its value, without the number and what is added."""
         g = self.maps[0]
-        with exactly():
+        with in_float64():
             y = g(v) if self.over else g.entrywise(v)
         return (y - self.middle) / self.numbers[0]
 
@@ -294,7 +294,7 @@ class Regions:
         mark = tuple(g.mark() for g in maps)
         if mark not in self.asked:
             try:
-                with exactly():
+                with in_float64():
                     self.asked[mark] = _told(maps)
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError):
                 self.asked[mark] = None
@@ -308,7 +308,7 @@ class Regions:
             return False
         x, y = chain[-1], next(refs(call.result)).number  # type: ignore[union-attr]
         v = drawn(self.runs[0].tensors[x], 3)
-        with exactly():
+        with in_float64():
             maps = [self.map(x, z)[0] for z in (*read, y)]
             if any(g(v).shape != v.shape or reach(g, v, g(v)) != () for g in maps):
                 return False

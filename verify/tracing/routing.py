@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .calls import rule
 from .elementwise import check_shares, function_of, same, spread
 from .graph import IndexClass, TracedNode, View
-from .indices import entries_of
+from .indices import select_entries
 from .products import contract
 from .reading import Reader
 
@@ -92,7 +92,7 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
         spots = [d for d, dim in enumerate(ids.dims) if dim]
         if len(spots) > 1:
             raise reader.fail("positions along several axes")
-        rows = entries_of(reader, weight, 0, ids.node.value[0].flatten())
+        rows = select_entries(reader, weight, 0, ids.node.value[0].flatten())
         return View(rows.node, [*(rows.dims[0] if d in spots else () for d in range(len(ids.dims))), rows.dims[1]])
     if ids.node.kind != "data" or ids.node.value.is_floating_point():
         raise reader.fail("an embedding of what is not the input, or not whole numbers")

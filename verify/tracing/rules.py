@@ -11,7 +11,7 @@ from torch import Tensor
 from .calls import rule
 from .elementwise import added, function_of, multiplied, scaled
 from .graph import View
-from .indices import constant
+from .indices import convert_constant
 from .layout import reshaped
 from .products import contract
 from .reading import Reader
@@ -90,7 +90,7 @@ def convolution(
             continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
-        matrix = constant(reader, reader.constant([meets.double()] * reader.builds))
+        matrix = convert_constant(reader, reader.constant([meets.double()] * reader.builds))
         out = [*lead, *taps[: d + 1], *here[: d + 1], *(f"q{e}" for e in range(d + 1, n))]
         patches, keys = contract(reader, [(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
     sides = [*["g"] * c, "i", "o"] if transposed else [*["g"] * c, "o", "i"]
@@ -196,7 +196,7 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     units = torch.eye(prod(sizes), dtype=torch.float64).reshape(prod(sizes), 1, *sizes)
     meets = function(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
     out = [*places[:-n], *(("out", d) for d in places[-n:])]
-    operand = constant(reader, reader.constant([meets] * reader.builds))
+    operand = convert_constant(reader, reader.constant([meets] * reader.builds))
     relu = function_of(reader, "relu", x, torch.relu)
     y = contract(reader, [(operand, [*places[-n:], *out[-n:]]), (relu, places)], out)
 
