@@ -13,7 +13,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from .config_skeletons import FILE, ConfigFamily, Dim, Options, Skeleton
-from .graph import Unreadable
+from .nodes import Unreadable
 
 HEAD = 16
 """Dimension of a head in small models."""

@@ -24,7 +24,7 @@ from scaling_algebra.errors import UsageError, missing_package_error
 from .building import DEFAULTS
 from .config_kinds import DEPTH, HEAD, ConfigKinds, patterns
 from .config_skeletons import FILE, TABLE, Options, TopKSpy, inputs, run
-from .graph import Unreadable
+from .nodes import Unreadable
 
 BASE = 32
 """Width of the smallest model, to which the others are proportional."""

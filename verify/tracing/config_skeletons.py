@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .graph import Unreadable
+from .nodes import Unreadable
 
 TABLE = 64
 """Rows of tables (vocabulary, positions) in small models, and the largest number that moves no shape."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from .elementwise import added, law, shifted
-from .graph import Dims, IndexClass, View
+from .graph import Dims, View
 from .indices import alike, fixed
+from .nodes import IndexClass, Pieces
 from .products import contract
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, real, refs
@@ -50,9 +51,11 @@ def linear(reader: Reader) -> list[View]:
     """
     numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
     views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
-    places = [k for k, v in views.items() if v.node.kind != "const"]
+    places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]
-    signals = all(run.tensor(Ref(numbers[0][k])).is_floating_point() and views[k].node.kind != "pieces" for k in places)
+    signals = all(
+        run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
+    )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is no linear map of its signals")
     sides = [

@@ -10,23 +10,25 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import (
-    FUNCTION_KINDS,
-    NUMBER,
-    SUM_KINDS,
+from .graph import NUMBER, View, push_down, rebuilt, times, wiring, without
+from .nodes import (
+    Blend,
+    Concatenation,
+    Contraction,
+    Function,
     IndexClass,
+    Parameter,
+    PartSelector,
+    Pick,
+    SameSize,
+    Scale,
     Source,
+    Sum,
     TracedNode,
     Unreadable,
     Vector,
-    View,
     join,
-    pushed,
-    rebuilt,
-    times,
     walk,
-    wiring,
-    without,
 )
 
 
@@ -40,46 +42,45 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
 
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
-            source, slots = node.sources[0] if len(node.sources) == 1 or node.sized else (node, ())
-            if node.sized:
+            alone = isinstance(node, Contraction) and len(node.sources) == 1 and not node.factor
+            if isinstance(node, SameSize):
+                source, slots = node.sources[0]
                 for k, slot in enumerate(slots):
                     join(source.indices[k], node.indices[slot])
-                node, labels = source, tuple(labels[slot] for slot in slots)
-            elif node.kind == "contract" and slots and not node.factor and set(slots) == set(node.out):
-                node, labels = source, tuple(labels[node.out.index(x)] for x in slots)  # in another order alone
+            elif isinstance(node, Contraction) and alone and {*node.sources[0][1]} == {*node.out}:  # another order
+                source, slots = node.sources[0][0], tuple(map(node.out.index, node.sources[0][1]))
             else:
                 return node, labels
+            node, labels = source, tuple(labels[slot] for slot in slots)
 
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
-        if node.sized and not (loops and node.factor and abs(node.factor[0]) != 1):
-            return node
         sources = tuple(below(*source) for source in node.sources)
-        if node.sized:  # a number that may change with the length of a loop
-            labels = dict(enumerate(node.indices))
-            return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "pick":
+        if loops and isinstance(node, Scale) and abs(node.factor[0]) != 1:
+            return _relabelled(node, sources, node.factor)
+        if isinstance(node, SameSize):
+            return node
+        if isinstance(node, Pick):
             source, mine = sources[0]
-            source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
+            source = source.sum_to(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
-        if node.kind in SUM_KINDS:
+        if isinstance(node, Sum):
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
             if len(sources) == 1 and len(sources[0][1]) == len(node.slots):
-                labels = dict(enumerate(node.indices))
-                return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "contract" and node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))):
-            node = node.but(factor=())
-        if node.kind == "contract" and len(sources) == 1 and set(sources[0][1]) == set(node.out):
-            inner, mine = sources[0]
-            if inner.kind == "contract":  # a factor alone belongs to what makes its source
-                out = tuple(inner.out[mine.index(x)] for x in node.out)
-                return inner.but(out=out, indices=node.indices, factor=times(node.factor, inner.factor), call=node.call)
+                return _relabelled(node, sources)
+        if not isinstance(node, Contraction):
+            return node.but(sources=sources)
+        inner, mine = sources[0]
+        factor = () if node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))) else node.factor
+        if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, Contraction):
+            out = tuple(inner.out[mine.index(x)] for x in node.out)  # a factor alone belongs to what makes its source
+            return inner.but(out=out, indices=node.indices, factor=times(factor, inner.factor), call=node.call)
         used = {x for _, labels in sources for x in labels}
         labels = {x: index for x, index in node.labels.items() if x in used}
-        return node.but(sources=sources, labels=labels) if node.kind == "contract" else node.but(sources=sources)
+        return node.but(sources=sources, labels=labels, factor=factor)
 
     root = rebuilt(output.node, change)
     slots = tuple(range(len(root.indices)))
@@ -87,6 +88,13 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
     return View(node, [tuple(places.index(e) if isinstance(e, int) else e for e in dim) for dim in output.dims]), [
         *notes
     ]
+
+
+def _relabelled(node: TracedNode, sources: tuple[Source, ...], factor: Vector = ()) -> Contraction:
+    """Return a node that is a multiple of one signal as a product of it alone."""
+    labels = dict(enumerate(node.indices))
+    made = Contraction(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
+    return made.but(out=tuple(labels), labels=labels)
 
 
 def _one(factor: Vector) -> bool:
@@ -115,8 +123,8 @@ class Folder:
     def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             found = None
-            if node.kind in SUM_KINDS:
-                found = self.stacked(node) if node.kind == "blend" else None
+            if isinstance(node, Sum):
+                found = self.stacked(node) if isinstance(node, Blend) else None
                 found = self.sum(node) if found is None else found
             self.made[node.number] = self.below(node) if found is None else found
         return self.made[node.number]
@@ -132,7 +140,7 @@ class Folder:
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            whole = t.kind == "add" and len(t.indices) == len(node.indices)
+            whole = isinstance(t, Sum) and not isinstance(t, Blend) and len(t.indices) == len(node.indices)
             if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
@@ -193,7 +201,7 @@ class Folder:
         join(node.indices[places], lift.letter)
         made = self.new(lift.node)
         self.notes.append((node.where, f"{size} tensors are alike and written once"))
-        return made.summed((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
+        return made.sum_to((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 
 class Lift:
@@ -228,10 +236,10 @@ class Lift:
     def total(self, term: TracedNode) -> TracedNode:
         """The sum over the letter."""
         node, out = self.node, tuple(self.slots)
-        if node.kind == "contract" and not any(c.kind == "param" for c in node.children):
+        if isinstance(node, Contraction) and not any(isinstance(c, Parameter) for c in node.children):
             out = tuple(node.out[x] for x in out)
             return node.but(out=out, indices=[node.labels[x] for x in out], call=None)
-        return node.summed(out, term.where.rpartition(".")[0])
+        return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies(self, numbers: Iterable[int]) -> bool:
         """Are numbers of the terms those of their turns? Else they are all the same."""
@@ -255,12 +263,14 @@ class Lift:
                 self.done[mark] = first, [*first.slots], None
             elif len({_kind(n) for n in nodes}) > 1:
                 raise Unlike
+            elif isinstance(first, Parameter):
+                self.done[mark] = self._parameter([n.label for n in nodes], first)
             else:
-                self.done[mark] = self._up(nodes, first) if first.sources else self._parameter(nodes, first)
+                self.done[mark] = self._up(nodes, first)
         return self.done[mark]
 
-    def _parameter(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
-        columns = zip(*(map(int, NUMBER.findall(n.name)) for n in nodes), strict=True)
+    def _parameter(self, names: Sequence[str], first: Parameter) -> tuple[TracedNode, list[int], int | None]:
+        columns = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
         varying = iter([self.varies(column) for column in columns])
         name = NUMBER.sub(lambda m: "*" if next(varying) else m[0], first.name)
         if name == first.name:
@@ -270,10 +280,10 @@ class Lift:
 
     def _up(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
         lifted = [(*self.up([n.sources[k][0] for n in nodes]), labels) for k, (_, labels) in enumerate(first.sources)]
-        if first.kind == "pick":
-            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes))
+        if isinstance(first, Pick):
+            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes if isinstance(n, Pick)))
         folds = any(fold is not None for _, _, fold, _ in lifted)
-        mine = max(first.labels) + 1 if first.kind == "contract" else len(first.indices)
+        mine = max(first.labels) + 1 if isinstance(first, Contraction) else len(first.indices)
         sources = []
         for c, slots, _, labels in lifted:
             new = [mine] * len(c.indices)
@@ -284,12 +294,12 @@ class Lift:
             alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
             return first if alike else first.but(sources=tuple(sources)), [*first.slots], None
         made = first.but(sources=tuple(sources), indices=[*first.indices, self.letter])
-        if first.kind == "contract":
-            made.out, made.labels = (*first.out, mine), {**first.labels, mine: self.letter}
+        if isinstance(made, Contraction):
+            made.out, made.labels = (*made.out, mine), {**made.labels, mine: self.letter}
         return made, [*first.slots], len(first.indices)
 
     def _picked(
-        self, node: TracedNode, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
+        self, node: Pick, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
     ) -> tuple[TracedNode, list[int], int | None]:
         source, slots, fold, _ = lifted
         gone = slots[node.slot]
@@ -307,8 +317,10 @@ def _kind(node: TracedNode) -> tuple[Any, ...]:
     """What two nodes must have in common to be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
-        return node.kind, NUMBER.sub("*", node.name) if node.kind == "param" else node.number, sizes
-    return node.kind, node.name, node.over, node.slot, tuple(round(x, 9) for x in node.factor), wiring(node)
+        return type(node), NUMBER.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
+    factor = tuple(round(x, 9) for x in node.factor) if isinstance(node, Contraction) else ()
+    slot = node.slot if isinstance(node, Pick | Blend | Concatenation) else 0
+    return type(node), node.label, node.over, slot, factor, wiring(node)
 
 
 def settled(root: TracedNode) -> TracedNode:
@@ -319,29 +331,31 @@ def settled(root: TracedNode) -> TracedNode:
         """One entry of a node; None: it is zero."""
         mark = node.number, slot, k
         if mark not in cache:
-            if node.kind == "param":
+            if isinstance(node, Parameter):
                 part = node, slot, (k,), (k + 1,)
                 indices = without(node.indices, slot)
                 axes = (*node.axes[:slot], *node.axes[slot + 1 :])
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
-            elif node.kind == "which":
+            elif isinstance(node, PartSelector):
                 value = node.value.select(slot, k)
                 cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
-            elif slot in node.over or node.kind not in {"contract", *SUM_KINDS, *FUNCTION_KINDS}:
+            elif slot in node.over or not isinstance(node, Contraction | Sum | Function):
                 raise node.fail("mixes the entries of an axis")
             else:
-                mine = node.out[slot] if node.kind == "contract" else slot
+                mine = node.out[slot] if isinstance(node, Contraction) else slot
                 live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
                 cache[mark] = None
-                if (node.kind in SUM_KINDS and live) or len(live) == len(node.sources):
-                    cache[mark] = pushed(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
-                elif node.kind in FUNCTION_KINDS:
+                if (isinstance(node, Sum) and live) or len(live) == len(node.sources):
+                    cache[mark] = push_down(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
+                elif isinstance(node, Function):
                     raise node.fail("a function of zeros")
         return cache[mark]
 
     def change(node: TracedNode) -> TracedNode:
-        index = node.source.indices[node.slot].root() if node.kind == "pick" else None
-        if index is None or not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
+        if not isinstance(node, Pick):
+            return node
+        index = node.source.indices[node.slot].root()
+        if not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
             return node
         try:
             made = entry(node.source, node.slot, node.at[0])

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same, scaled, shifted
+from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same_size, scaled, shifted
 from .entries import sign_of
-from .graph import Entrywise, Restart, Unreadable, View, walk
+from .graph import View
 from .indices import constant
+from .nodes import Entrywise, Function, Parameter, Permutation, Restart, Rotation, Selection, Unreadable, walk
 from .products import contract
 from .reading import Reader
 from .recording import Ref, refs
@@ -50,7 +51,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     """A function along slots without its number; None: it is read call by call."""
 
     def exact(v: Tensor) -> Tensor:
-        return x.taken_back(known.exact(x.laid_out(v)), v)
+        return x.from_torch(known.exact(x.to_torch(v)), v)
 
     name, gate, fixed = known.name, bare_of(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
@@ -60,22 +61,24 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
         if name != "turned" and x.node.weight and _read_again(reader, x):
             raise reader.fail("a tensor in another order that is read elsewhere; no equation says this")
         note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
-        y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
-        y.node.kind = "turned" if name == "turned" or x.node.weight else "mixed"
-        y.node.at = (int(name == "signed"),)
-        return y
+        if name == "turned":
+            note = "a constant factor is left out (rotary angles)"
+        if name == "turned" or x.node.weight:
+            return same_size(reader, x, known.exact, Rotation, note=note)
+        return same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
     if name == "centred":
         if fixed:
             return None
         raise reader.fail("a signal less its mean; a norm does so itself")
     if name == "normed":
-        if gate.kind != "func" or gate.name not in GATES or not gate.exact:
+        if not isinstance(gate, Function) or gate.name not in GATES or gate.exact is None:
             return None
         before = gate.exact
         gates = View(gate.source, x.dims)
-        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots)
-    if name == "softmax" and (gate.kind, gate.name) == ("func", "topk"):
-        return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.at[0])
+        count = gate.count if isinstance(gate, Selection) else 0
+        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, count)
+    if name == "softmax" and isinstance(gate, Selection) and gate.name == "topk":
+        return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
         x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
     return function_of(reader, name, x, exact, slots)
@@ -83,7 +86,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
 
 def _read_again(reader: Reader, x: View) -> bool:
     """Does more than one call read a tensor that another one is made of?"""
-    run, names = reader.runs[0], {y.name for y in walk(x.node) if y.kind == "param"}
+    run, names = reader.runs[0], {y.name for y in walk(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
     return sum(any(r.number in own for r in refs((c.arguments, c.keywords))) for c in run.calls) > 1
 
@@ -113,7 +116,9 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
     if known.name == "same" and known.rank == 0:
         return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
-        return same(reader, x, known.exact, f"{reader.name} is left out: it changes no value that was recorded")
+        return same_size(
+            reader, x, known.exact, note=f"{reader.name} is left out: it changes no value that was recorded"
+        )
     if known.name == "abs":  # even, and as steep as its argument
         sign = function_of(reader, "tanh", x, torch.sign)
         sign.node.note = f"{reader.name} is read as x tanh(x){STANDS}"

@@ -10,7 +10,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Sizes, TracedNode, Unreadable, View, moved, pushed, without
+from .graph import Dims, View, moved, push_down, without
+from .nodes import (
+    Blend,
+    Concatenation,
+    Contraction,
+    Entries,
+    EquationConstant,
+    Function,
+    IndexClass,
+    Parameter,
+    Pick,
+    Rotation,
+    SameSize,
+    Shift,
+    Sizes,
+    Sum,
+    TracedNode,
+    Unreadable,
+)
 from .reading import Reader
 
 
@@ -28,7 +46,7 @@ def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Siz
 
 
 def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-    if node.kind == "param":
+    if isinstance(node, Parameter):
         key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
         found = reader.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
         indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
@@ -37,15 +55,15 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
         return beside
-    if node.kind == "turned":
+    if isinstance(node, Rotation):
         return _turned_part(reader, node, slot, start, stop)
-    sized = node.kind in ("same", "scale", "shift")
-    known = node.kind in ("contract", "add", "func", "stopped", "pick") or (sized and node.entrywise)
+    known = isinstance(node, Contraction | Function | Pick | Sum) and not isinstance(node, Blend)
+    known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
     if not known or slot in node.over:
-        raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
-    made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
+        raise reader.fail(f"a slice along an axis that grows, of a {node}; no equation says this")
+    made = push_down(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
-        raise reader.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
+        raise reader.fail(f"a slice that is taken apart behind {node}; take the dimension apart first")
     return made
 
 
@@ -71,18 +89,18 @@ def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop
         whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
         return turn(whole).narrow(slot, first, n).reshape(sizes)
 
-    return inner.behind("turned", reader.where, note=node.note, exact=exact)
+    return inner.derive(Rotation, reader.where, note=node.note, exact=exact)
 
 
 def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
     """The part of what was put beside each other that one of it is."""
-    if node.slot == slot and (node.kind == "cat" or (node.kind == "blend" and not node.note)):
-        for (made, labels), begin in zip(node.sources, node.value, strict=True):
+    if isinstance(node, Concatenation | Blend) and node.slot == slot and not node.note:
+        for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
             size = made.indices[labels.index(slot)].root().sizes
             if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
-                return made.summed(tuple(map(labels.index, node.slots)), reader.where)
+                return made.sum_to(tuple(map(labels.index, node.slots)), reader.where)
     return None
 
 
@@ -112,7 +130,7 @@ def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
         raise reader.fail("entries of several axes at once")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
         return _matrix_of(reader, x, keep, at, classes)
-    node = x.node.behind("entries", reader.where, exact=lambda v: v.index_select(keep, at))
+    node = x.node.derive(Entries, reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
@@ -126,7 +144,8 @@ def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence
     of = dict(enumerate([*x.node.indices, *classes]))
     out = (*range(keep), *new, *range(keep + 1, n))
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
-    node = TracedNode("contract", [of[k] for k in out], reader.where, sources, out, of)
+    indices = [of[k] for k in out]
+    node = Contraction(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
     return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
 
@@ -140,7 +159,7 @@ def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
     at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
     key = x.node.number, slot, at
     if key not in reader.cut:
-        made = reader.cut[key] = x.node.behind("pick", reader.where, slot=slot, at=at)
+        made = reader.cut[key] = x.node.derive(Pick, reader.where, slot=slot, at=at)
         made.indices = without(made.indices, slot)
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
     return View(reader.cut[key], down)
@@ -149,7 +168,13 @@ def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
 # constants of a call as constants of the equations ------------------------------------------------------------
 
 
-def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
+def fixed(
+    reader: Reader,
+    values: Sequence[Tensor],
+    classes: Sequence[IndexClass],
+    dims: Dims,
+    kind: type[EquationConstant] = EquationConstant,
+) -> View:
     """A constant of the equations.
 
     Args:
@@ -162,8 +187,8 @@ def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass
     sizes = [float(v.double().square().mean().sqrt()) for v in values]
     if min(sizes) <= 0 or max(sizes) > (1 + 1e-3) * min(sizes):
         raise reader.fail("a constant whose entries change with the sizes; no equation says this")
-    mark = tuple(value.shape), value.numpy().tobytes()
-    node = reader.fixed.setdefault(mark, TracedNode("fixed", list(classes), reader.where, value=value))
+    mark = kind, tuple(value.shape), value.numpy().tobytes()
+    node = reader.fixed.setdefault(mark, kind(indices=list(classes), where=reader.where, value=value))
     return View(node, dims)
 
 
@@ -175,7 +200,7 @@ def constant(reader: Reader, x: View) -> View:
     """
     classes: list[IndexClass] = []
     dims: Dims = []
-    values = x.node.value
+    values = x.values
     for d, dim in enumerate(x.dims):
         own = [e for e in dim if isinstance(e, IndexClass)]
         if any(not e.fixed for e in own):
@@ -189,9 +214,9 @@ def constant(reader: Reader, x: View) -> View:
 def differs(x: View) -> bool:
     """Do the entries of a constant differ along an axis that grows, and are they as large at every build?"""
     grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
-    sizes = [float(v.double().square().mean().sqrt()) for v in x.node.value]
+    sizes = [float(v.double().square().mean().sqrt()) for v in x.values]
     steady = max(sizes) <= 1.2 * min(sizes)
-    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
+    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.values for d in grows)
 
 
 def alike(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:

@@ -30,8 +30,9 @@ from . import concatenation, functions, layout, routing, rules  # noqa: F401 - f
 from .building import Asked, Build, built, called, doubled, exactly
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
+from .graph import View, wiring
 from .naming import Powers, Span
+from .nodes import Constant, Contraction, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
 from .reading import Reader
 from .recording import Recording, choosing, numbered, record
 from .regions import Regions
@@ -364,17 +365,17 @@ def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
         Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
-    if output.node.kind == "const":
+    if output.is_constant:
         raise Unreadable("the output of the model depends on none of its parameters")
     truth = run.tensors[run.output.number].double() if chosen is None else chosen
-    got = output.laid_out(output.node.evaluate(values))
+    got = output.to_torch(output.node.evaluate(values))
     apart = _apart(got, truth)
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if view.node.kind in ("const", "pieces"):
+        if isinstance(view.node, Constant | Pieces):
             continue
-        found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
+        found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
         if found.shape == true.shape and _apart(found, true) > TOLERANCE:
             why = "the equations give other numbers than this call; its rule does not hold here"
@@ -408,7 +409,9 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
 
     def kinds(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
-        return [(n.kind, n.name, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes]
+        return [
+            (type(n), n.label, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes
+        ]
 
     pairs = enumerate(zip_longest(kinds(order), kinds(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
@@ -416,14 +419,20 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
         raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        mine, its = ([*n.indices, *(n.labels[x] for _, m in n.sources for x in m if n.labels)] for n in (a, b))
+        mine, its = map(_all_indices, (a, b))
         seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
     for a, b in zip(order, other, strict=True):
-        if a.factor or b.factor:
+        if isinstance(a, Contraction) and isinstance(b, Contraction) and (a.factor or b.factor):
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
+
+
+def _all_indices(node: TracedNode) -> list[IndexClass]:
+    """The indices of a node's slots, and of what a product sums over."""
+    summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, Contraction) else []
+    return [*node.indices, *summed]
 
 
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:

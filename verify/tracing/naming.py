@@ -14,7 +14,21 @@ from typing import Any
 from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .graph import CONSTANT_KINDS, FUNCTION_KINDS, IndexClass, Sizes, TracedNode, Unreadable, refused
+from .nodes import (
+    Blend,
+    Concatenation,
+    Contraction,
+    Data,
+    EquationConstant,
+    Function,
+    IndexClass,
+    Parameter,
+    Pick,
+    Sizes,
+    TracedNode,
+    Unreadable,
+    refused,
+)
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -73,22 +87,21 @@ class Names:
         self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
-        self.numbered = _numbered(n.name for n in nodes if n.kind == "param")
+        self.numbered = _numbered(n.name for n in nodes if isinstance(n, Parameter))
         self._data(nodes)
 
     def _data(self, nodes: Sequence[TracedNode]) -> None:
         """Finds the data, which of their axes are tokens, and which tokens are mixed by nothing."""
-        datas = [n for n in nodes if n.kind == "data"]
+        datas = [n for n in nodes if isinstance(n, Data)]
         if not datas:
             raise Unreadable("model: the output does not depend on the input")
         self.data = max(datas, key=lambda n: len(n.indices))
         hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        marked = [x for x in self.data.indices if any(leaf[1] in ("batch", "place") for leaf in x.root().leaves)]
-        self.tokens = {x.root() for x in marked or sequence}
+        self.tokens = {x.root() for x in sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if node.kind == "blend":  # tokens beside tokens are tokens
+            if isinstance(node, Blend):  # tokens beside tokens are tokens
                 last = len(node.indices) - 1
                 places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
                 if places & self.tokens:
@@ -97,11 +110,11 @@ class Names:
         loose = {x.root() for x in self.data.indices if self.axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
-            if node.kind == "contract":
+            if isinstance(node, Contraction):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
-            if node.kind == "pick":
+            if isinstance(node, Pick):
                 mixed.append(node.source.indices[node.slot])
-            if node.kind == "param":
+            if isinstance(node, Parameter):
                 mixed += node.indices
             loose -= {x.root() for x in mixed}
         self.dropped = loose
@@ -166,14 +179,14 @@ class Names:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
-            stem += f"_{node.name}" if node.kind in FUNCTION_KINDS else ""
+            stem += f"_{node.name}" if isinstance(node, Function) else ""
             self.signals[node.number] = self.fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, node: TracedNode) -> str:
+    def symbol(self, node: Parameter) -> str:
         """The symbol of a parameter; parts of one that overlap are refused."""
         name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
-        while part is not None and part[0].kind == "param":
+        while part is not None and isinstance(part[0], Parameter):
             spans[part[0].name] = part[1], part[2][0], part[3][0]
             part = part[0].part
         for whole, span in spans.items():
@@ -200,13 +213,18 @@ class Names:
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         """A tensor with its letters; what is in no equation is refused."""
-        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
-            what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
+        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | Function)):
+            what = (
+                "a concatenation that no product sums"
+                if isinstance(node, Concatenation)
+                else "what is made of weights alone"
+            )
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        if node.kind in CONSTANT_KINDS:
+        if isinstance(node, EquationConstant):
             return self.constant(node.number, letters)
-        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
-        return named(name, letters)
+        if isinstance(node, Parameter):
+            return named(self.symbol(node), letters)
+        return named("data" if isinstance(node, Data) else self.signal(node), letters)
 
     def constant(self, key: Any, letters: Iterable[str]) -> str:
         """A constant with letters; which it is, the key says."""
@@ -242,9 +260,9 @@ def _numbered(names: Iterable[str]) -> dict[str, str]:
 def _along(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
     """The dimension of a parameter that a part is cut from, where it begins and ends, at every build; None where it is
     no run of entries."""
-    if node.part is None or node.part[0].kind != "param":
+    if node.part is None or not isinstance(node.part[0], Parameter):
         return None
-    whole, slot, start, stop = node.part
+    whole, (_, slot, start, stop) = node.part[0], node.part
     before, count = _along(whole), len(whole.indices[slot].root().sizes)
     start, stop = (x * (count // len(x)) for x in (start, stop))
     dims, indices = whole.axes, [x.root().sizes for x in whole.indices]

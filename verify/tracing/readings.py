@@ -16,8 +16,8 @@ from scaling_algebra.spec.networks.language import TRACED
 
 from .building import STILL, Build
 from .gradients import TRAINING
-from .graph import NotFinite, Scaled, Unreadable
 from .models import COUNTS, Thin, Traced, first_sizes, read_equations
+from .nodes import NotFinite, Scaled, Unreadable
 from .shapes import FACTORS, SCALED, by_shape
 
 WIDEST = 256

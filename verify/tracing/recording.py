@@ -25,7 +25,7 @@ from scaling_algebra.errors import guard_foreign_code
 
 from .building import Guessed
 from .calls import APART, MAKERS, plain, ruled
-from .graph import NotFinite, Unreadable, refused
+from .nodes import NotFinite, Unreadable, refused
 
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from .building import exactly
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
-from .graph import Vector
+from .nodes import Vector
 from .recording import STOPS, Recording, Ref, TorchCall, mapped, refs
 
 ROOT = -1

@@ -28,9 +28,10 @@ from .building import Asked, Build, built, called, doubled, exactly
 from .calls import plain
 from .fixed import made as replay
 from .gradients import FROZEN
-from .graph import NUMBER, Sizes, Unreadable
+from .graph import NUMBER
 from .models import COUNTS, Traced
 from .naming import LETTERS, Powers, powers_of
+from .nodes import Sizes, Unreadable
 from .recording import Recording, Ref, TorchCall, leaves, record
 
 Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

@@ -27,8 +27,8 @@ from scaling_algebra.spec.powers import Power
 
 from .config_probing import Difference
 from .config_reading import config_of, read_config_file
-from .graph import Unreadable
 from .models import Traced
+from .nodes import Unreadable
 from .readings import read as read_model
 from .shapes import along
 

@@ -15,6 +15,7 @@ from .calls import MAKERS, RULES, SAME, plain
 from .elementwise import Cancels, parted
 from .fixed import linear
 from .graph import View
+from .nodes import Data
 from .reading import Reader, stopped
 from .recording import STOPS, leaves, mapped, refs
 
@@ -47,7 +48,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
         return _linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
     views = list(leaves((args, keywords), View))
-    if name not in RULES and all(v.node.kind == "const" or _whole(v) for v in views):
+    if name not in RULES and all(v.is_constant or _whole(v) for v in views):
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
@@ -90,4 +91,4 @@ def _linear(reader: Reader, error: UsageError) -> list[View]:
 
 
 def _whole(x: View) -> bool:
-    return x.node.kind == "data" and not x.node.value.is_floating_point()
+    return isinstance(x.node, Data) and not x.node.value.is_floating_point()
