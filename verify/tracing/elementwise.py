@@ -15,6 +15,7 @@ from .graph import NUMBER, View, times
 from .indices import constant, differs, fixed, pick
 from .mixing import met, signed
 from .nodes import (
+    Centred,
     Concatenation,
     Contraction,
     Entries,
@@ -39,7 +40,7 @@ from .nodes import (
 from .products import SIGNED, acting, broadcast, contract, labelled
 from .reading import Reader
 
-SUMS = "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
+SUMS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
 GATES = (
     {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
@@ -85,21 +86,25 @@ def same_size(
 
 
 def function_of(
-    reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = (), count: int = 0, note: str = ""
+    reader: Reader,
+    name: str,
+    x: View,
+    exact: Entrywise,
+    over: tuple[int, ...] = (),
+    kind: type[Function] = Function,
+    **fields: Any,
 ) -> View:
     """Return a function of a signal.
 
     Args:
         exact: Returns its value from that of the node of x.
         over: The slots that it goes along; none where it acts entry by entry.
-        count: How many entries it chooses; 0 for all.
-        note: What the equations leave out.
+        kind: The class of the node.
+        fields: Other attributes of the node.
     """
     if signed(x.node):
         raise reader.fail(SIGNED)
-    fields: dict[str, Any] = {"name": name, "over": over, "exact": exact, "note": note}
-    node = x.node.derive(Selection, reader.where, count=count, **fields) if count else None
-    return View(node or x.node.derive(Function, reader.where, **fields), x.dims)
+    return View(x.node.derive(kind, reader.where, name=name, over=over, exact=exact, **fields), x.dims)
 
 
 def added(reader: Reader, views: Sequence[View]) -> View:
@@ -191,7 +196,7 @@ def _terms(
         factor, into = times(factor, more), (source,)
     elif isinstance(node, Sum) and (alike or node.exact is None):
         into = node.sources
-    elif not (alike and isinstance(node, SameSize | Shift | Stopped)):
+    elif not (alike and isinstance(node, SameSize | Shift | Stopped | Centred)):
         yield node, labels, factor, stops
         return
     for child, own in into:
@@ -202,7 +207,7 @@ def _terms(
 def _takes_off(node: TracedNode) -> bool:
     """Has a signal a negative number before it, or before a term of a sum that it is?"""
     known = _multiple(node)
-    through = known is not None or isinstance(node, SameSize | Sum | Shift | Stopped)
+    through = known is not None or isinstance(node, SameSize | Sum | Shift | Stopped | Centred)
     negative = known is not None and bool(known[1]) and known[1][0] < 0
     return negative or (through and any(map(_takes_off, node.children)))
 
@@ -268,7 +273,7 @@ def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = Tr
         looks: through a stop of the gradient.
     """
     node = bare_of(node)
-    while looks and isinstance(node, Stopped):
+    while isinstance(node, Centred) or (looks and isinstance(node, Stopped)):
         node = bare_of(node.source)
     if isinstance(node, Parameter):
         return node.name if named else ""

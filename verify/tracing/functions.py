@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from .elementwise import GATES, added, bare_of, function_of, multiplied, parted,
 from .entries import sign_of
 from .graph import View
 from .indices import constant
-from .nodes import Entrywise, Function, Parameter, Permutation, Restart, Rotation, Selection, Unreadable, walk
+from .nodes import Centred, Entrywise, Function, Parameter, Permutation, Restart, Rotation, Selection, Unreadable, walk
 from .products import contract
 from .reading import Reader
 from .recording import Ref, refs
@@ -66,22 +67,20 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
         if name == "turned" or x.node.weight:
             return same_size(reader, x, known.exact, Rotation, note=note)
         return same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
-    if name == "centred":
-        if fixed:
-            return None
-        raise reader.fail("a signal less its mean; a norm does so itself")
+    if name == "centre" and (fixed or len(slots) > 1):  # a matrix takes off a mean along what does not grow
+        return None
     if name == "normed":
         if not isinstance(gate, Function) or gate.name not in GATES or gate.exact is None:
             return None
         before = gate.exact
         gates = View(gate.source, x.dims)
-        count = gate.count if isinstance(gate, Selection) else 0
-        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, count)
+        chosen: dict[str, Any] = {"kind": Selection, "count": gate.count} if isinstance(gate, Selection) else {}
+        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, **chosen)
     if name == "softmax" and isinstance(gate, Selection) and gate.name == "topk":
         return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
         x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
-    return function_of(reader, name, x, exact, slots)
+    return function_of(reader, name, x, exact, slots, Centred if name == "centre" else Function)
 
 
 def _read_again(reader: Reader, x: View) -> bool:

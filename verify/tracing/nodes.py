@@ -363,6 +363,11 @@ class Selection(Function):
 
 
 @dataclass(eq=False, kw_only=True)
+class Centred(Function):
+    """A signal less its mean along a slot: linear, so that the signal itself may be taken off again."""
+
+
+@dataclass(eq=False, kw_only=True)
 class FewChosen(Function):
     """The values of a top-K that leaves entries out; groups of experts are chosen by it, and no equation says it."""
 

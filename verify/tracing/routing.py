@@ -15,7 +15,7 @@ from .calls import rule
 from .elementwise import check_shares, function_of, same_size, spread
 from .graph import View
 from .indices import entries_of
-from .nodes import Data, FewChosen, Function, IndexClass
+from .nodes import Data, FewChosen, Function, IndexClass, Selection
 from .products import contract
 from .reading import Reader
 
@@ -43,7 +43,7 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
         gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
         return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
-    return function_of(reader, name, x, exact, over, k)
+    return function_of(reader, name, x, exact, over, Selection, count=k)
 
 
 SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
