@@ -35,13 +35,6 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     return contract(reader, [(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
 
 
-@rule("addmm", "baddbmm")
-def matmul_added(reader: Reader, c: View, a: View, b: View, beta: Any = 1, alpha: Any = 1) -> View:
-    product = matmul(reader, a, b)
-    product = product if alpha == 1 else multiply(reader, product, alpha)
-    return added(reader, [c if beta == 1 else multiply(reader, c, beta), product])
-
-
 @rule("bilinear")
 def bilinear(reader: Reader, a: View, b: View, weight: View, bias: View | None = None) -> View:
     """A matrix for each entry, between two signals."""
