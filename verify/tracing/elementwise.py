@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .graph import NUMBER, View, times
 from .indices import constant, differs, fixed, pick
-from .mixing import met, signed
+from .mixing import find_permuted_pair, signed
 from .nodes import (
     Centred,
     Concatenation,
@@ -58,11 +58,11 @@ EVEN = 0.5
 SHARE = 0.2
 """How much the share of entries that a mask keeps may change with the sizes (a triangle keeps (n + 1) / 2 n)."""
 LAW = 6
-"""Steps before a signal that its law looks at."""
+"""How many nodes deep a structure key goes."""
 
 
 class Cancels(Unreadable):
-    """A difference that no other reading of the call makes right."""
+    """A difference that may cancel, however the call is read."""
 
 
 def same_size(
@@ -108,24 +108,27 @@ def function_of(
 
 
 def added(reader: Reader, views: Sequence[View]) -> View:
-    """A sum, entry by entry.
+    """Return a sum, entry by entry.
 
     Raises:
-        Unreadable: a difference of two signals.
+        Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
     """
     live = [v for v in views if not v.is_constant]
     if len(live) < len(views):
         (x,), (c,) = live, [v for v in views if v.is_constant]
-        return shifted(reader, x, c)
-    if any(_takes_off(v.node) for v in views):
-        if (left := _merged(reader, views)) is not None:
+        return add_constant(reader, x, c)
+    if any(_has_negative(v.node) for v in views):
+        if (left := _merge_terms(reader, views)) is not None:
             return added(reader, left) if len(left) > 1 else left[0]
-        _opposed(reader, views)
-    if met([v.node for v in views]):
-        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
+        _check_cancels(reader, views)
+    if find_permuted_pair([v.node for v in views]):
+        raise reader.fail(
+            "adds a signal and its own entries in another order, which is no rotation; no equation says this"
+        )
     if any(not v.node.weight for v in views):
         views = [
-            acting(reader, v) if v.node.weight and not isinstance(bare_of(v.node), Parameter) else v for v in views
+            acting(reader, v) if v.node.weight and not isinstance(below_same_size(v.node), Parameter) else v
+            for v in views
         ]
     _, classes, terms, order, dims = labelled(reader, *broadcast(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
@@ -133,11 +136,13 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     return View(node, dims)
 
 
-def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
-    """The terms of a sum in which a signal is added and taken off, through other sums, too, each once; or nothing.
+def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
+    """Return the terms of a sum, each once, if a signal is both added and subtracted in it; else None.
+
+    Example: ``(a + b) - (a - c)  ->  b, c``.
 
     Raises:
-        Cancels: no term is left.
+        Cancels: No term is left.
     """
     _, classes, sources, order, dims = labelled(reader, *broadcast(views))
     found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
@@ -160,15 +165,19 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
     return made
 
 
-def _opposed(reader: Reader, views: Sequence[View]) -> None:
-    """Refuses a difference of signals of one law, also within sums, but of two functions of one signal that
-    keep all of their powers.
+def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
+    """Check that no two terms of a sum that have the same structure have opposite signs.
+
+    The difference of two functions of one signal is accepted where it has all the powers that they have.
 
     Raises:
-        Cancels: there is one.
+        Cancels: Two terms may cancel.
     """
     laws = [
-        {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
+        {
+            (structure_key(t), bool(f) and f[0] < 0, (stops, structure_key(t, looks=False)))
+            for t, _, f, stops in _terms(v.node, alike=True)
+        }
         for v in views
     ]
     for one, other in combinations(laws, 2):
@@ -183,11 +192,14 @@ def _opposed(reader: Reader, views: Sequence[View]) -> None:
 def _terms(
     node: TracedNode, labels: tuple[int, ...] = (), factor: Vector = (), alike: bool = False, stops: bool = False
 ) -> Iterator[tuple[TracedNode, tuple[int, ...], Vector, bool]]:
-    """What a signal is a sum of: nodes, the labels of their slots, what each is multiplied by, and whether its gradient
-    is stopped.
+    """Yield the terms of a sum of sums.
 
     Args:
-        labels: of the node's slots. alike: look behind what leaves a law as it is, too.
+        labels: Label of each slot of the node.
+        alike: Whether to look behind functions and constants that leave a structure key as it is, too.
+
+    Yields:
+        The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
     """
     labels = labels or node.slots
     stopped, into = isinstance(node, Stopped), node.sources[:1]
@@ -204,16 +216,17 @@ def _terms(
 
 
 @asked_once
-def _takes_off(node: TracedNode) -> bool:
-    """Has a signal a negative number before it, or before a term of a sum that it is?"""
+def _has_negative(node: TracedNode) -> bool:
+    """Return whether a signal, or a term of the sum that it is, has a negative factor."""
     known = _multiple(node)
     through = known is not None or isinstance(node, SameSize | Sum | Shift | Stopped | Centred)
     negative = known is not None and bool(known[1]) and known[1][0] < 0
-    return negative or (through and any(map(_takes_off, node.children)))
+    return negative or (through and any(map(_has_negative, node.children)))
 
 
 def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
-    """What a signal is a number times, with the slots of its own, and the number at every build, empty for 1."""
+    """Return the source that a signal is a multiple of, and the factor at every build (empty for 1); None if it is
+    none."""
     if isinstance(node, Scale):
         return node.sources[0], node.factor
     signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
@@ -227,8 +240,8 @@ def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
     return (signal, tuple(map(node.out.index, mine))), times(number, node.factor)
 
 
-def shifted(reader: Reader, x: View, by: View) -> View:
-    """A signal with a constant added: a mask is left out with a note; any other constant stays in the graph."""
+def add_constant(reader: Reader, x: View, by: View) -> View:
+    """Return a signal with a constant added. A mask is left out with a note; other constants stay in the graph."""
     c = by.values[0]
     number = float(c) if c.numel() == 1 else None
     y = spread(x, by)
@@ -259,30 +272,33 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
 
 
 def spread(x: View, like: View) -> View:
-    """With the dimensions that a constant has beyond those of the signal."""
+    """Return a view with the dimensions that a constant has beyond those of the signal."""
     n = max(len(x.dims), len(like.dims))
     dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
 
 
-def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
-    """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
-    are made alike have in common is their mean. A product with a tensor has none of its own.
+def structure_key(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
+    """Return a key that two signals have in common if they are computed alike, so that their difference may cancel.
 
-    Args:
-        looks: through a stop of the gradient.
+    Names of parameters are left out behind functions: two functions of signals that are computed alike have their mean
+    in common. A stop of the gradient (if ``looks``) and the subtraction of a mean leave the key as it is.
     """
-    node = bare_of(node)
+    node = below_same_size(node)
     while isinstance(node, Centred) or (looks and isinstance(node, Stopped)):
-        node = bare_of(node.source)
+        node = below_same_size(node.source)
     if isinstance(node, Parameter):
         return node.name if named else ""
     named = named and not isinstance(node, Function)
-    return type(node), node.label, tuple(law(c, named, depth - 1, looks) for c in node.children) if depth else ()
+    return (
+        type(node),
+        node.label,
+        tuple(structure_key(c, named, depth - 1, looks) for c in node.children) if depth else (),
+    )
 
 
 def multiplied(reader: Reader, a: View, b: View) -> View:
-    """Entry by entry. Known products are functions: x sigmoid(x), x / rms(x); an added constant is written out."""
+    """Return a product, entry by entry. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
     if a.is_constant or b.is_constant:
         return scaled(reader, b, a) if a.is_constant else scaled(reader, a, b)
     for x, y in ((a, b), (b, a)):
@@ -293,12 +309,12 @@ def multiplied(reader: Reader, a: View, b: View) -> View:
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
-    """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
+    """Return a signal times constants. A number that changes with the sizes is a factor; others keep the size."""
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
         return reader.constant(reader.values[0])
-    f = bare_of(x.node)
+    f = below_same_size(x.node)
     if isinstance(f, Selection) and (entry := _where_chosen(reader, x, values[0])) is not None:
         return entry
     keys = range(len(x.dims))
@@ -307,7 +323,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     if c.numel() == 1:
         number = tuple(float(v) for v in values)
         if not alike:
-            inside = _times(x.node, number)
+            inside = _push_factor(x.node, number)
             return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
@@ -337,13 +353,17 @@ def scaled(reader: Reader, x: View, by: View) -> View:
 
 
 def _kept_sum(node: TracedNode) -> set[int]:
-    """Slots along which a signal sums to one, or to zero, whatever it is made of."""
-    node = bare_of(node)
+    """Return the slots along which a signal sums to one or to zero, whatever it is made of."""
+    node = below_same_size(node)
     return {*node.over} if node.label in SUMS else set()
 
 
-def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
-    """A sum of products of two signals along an axis that grows, each times a factor; None: it is none."""
+def _push_factor(node: TracedNode, factor: Vector) -> TracedNode | None:
+    """Return a sum of products with a factor in each product of two signals that sums over an axis that grows.
+
+    Returns:
+        The sum, or None if some term has no such product.
+    """
     if node.weight or not (isinstance(node, Entries) or (isinstance(node, Sum | Contraction) and node.exact is None)):
         return None
     signals = [k for k, c in enumerate(node.children) if not isinstance(c, EquationConstant)]
@@ -352,8 +372,8 @@ def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
             taken = len(signals) > 1 and not any(c.weight for c in node.children)
             return node.but(factor=times(node.factor, factor), call=None) if taken else None
         if len(signals) > 1:  # one factor of it has the number
-            signals = [k for k in signals if _times(node.children[k], factor)][:1]
-    made = {k: _times(node.children[k], factor) for k in signals}
+            signals = [k for k in signals if _push_factor(node.children[k], factor)][:1]
+    made = {k: _push_factor(node.children[k], factor) for k in signals}
     if None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
@@ -376,9 +396,9 @@ def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
     return None
 
 
-def parted(reader: Reader, x: View) -> View:
-    """A concatenation of equal parts along an axis that grows as a sum: each, times a constant that says which.
-    Anything else as it is."""
+def cat_as_sum(reader: Reader, x: View) -> View:
+    """Return a concatenation of equal parts along an axis that grows as a sum of its parts, each times a constant that
+    says which it is. Return any other tensor as it is."""
     if not isinstance(node := x.node, Concatenation):
         return x
     slot = node.slot
@@ -398,12 +418,12 @@ def parted(reader: Reader, x: View) -> View:
 
 
 def _at(labels: Sequence[int], label: int) -> list[int]:
-    """The slots of a source that have a label."""
+    """Return the slots of a source that have a label."""
     return [k for k, x in enumerate(labels) if x == label]
 
 
-def bare_of(node: TracedNode) -> TracedNode:
-    """The node below those of its size."""
+def below_same_size(node: TracedNode) -> TracedNode:
+    """Return the node below those that have its size."""
     while isinstance(node, SameSize) and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

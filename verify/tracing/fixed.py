@@ -15,7 +15,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .elementwise import added, law, shifted
+from .elementwise import add_constant, added, structure_key
 from .graph import Dims, View
 from .indices import alike, fixed
 from .nodes import IndexClass, Pieces
@@ -65,7 +65,7 @@ def linear(reader: Reader) -> list[View]:
     if not sides[0].added():
         raise reader.fail("it is no sum of maps of its signals")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({law(views[k].node) for k in places}) < len(places)
+    alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
         for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
             found += [] if term is None else [term]
@@ -76,7 +76,7 @@ def linear(reader: Reader) -> list[View]:
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
                 offsets = alike(reader, offsets, d) if len(set(sizes)) > 1 else offsets
-            y = shifted(reader, y, reader.constant(offsets))
+            y = add_constant(reader, y, reader.constant(offsets))
         results.append(y)
     return results
 

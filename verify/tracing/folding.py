@@ -1,7 +1,8 @@
-"""A graph made shorter: what has the size of its source goes, terms that differ by one number become a letter.
+"""Shortens a graph: nodes of the size of their source are dropped, and the terms of a loop become one with an index.
 
-``bare`` leaves out what equations cannot say, ``Folder`` turns the experts or the layers of a loop into a letter, and
-``settled`` makes tensors of their own of the entries of a Theta(1) axis (one of q, k, v). Read next: ``writing.py``.
+``drop_same_size_nodes`` leaves out what equations cannot say, ``Folder`` merges the experts or the layers of a loop,
+and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
+``writing.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import NUMBER, View, push_down, rebuilt, times, wiring, without
+from .graph import NUMBER, View, push_down, rebuild, times, wiring, without
 from .nodes import (
     Blend,
     Concatenation,
@@ -32,11 +33,11 @@ from .nodes import (
 )
 
 
-def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
-    """The graph without nodes of the size of their source; and what is left out, as (module, note).
+def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
+    """Return the graph without nodes that have the size of their source, and what is left out, as (module, note).
 
     Args:
-        loops: factors that are one number stay, since they may change with the length of a loop.
+        loops: Whether to keep factors that are one number, since they may change with the length of a loop.
     """
     notes: dict[tuple[str, str], None] = {}
 
@@ -82,7 +83,7 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
         labels = {x: index for x, index in node.labels.items() if x in used}
         return node.but(sources=sources, labels=labels, factor=factor)
 
-    root = rebuilt(output.node, change)
+    root = rebuild(output.node, change)
     slots = tuple(range(len(root.indices)))
     node, places = below(root, slots)
     return View(node, [tuple(places.index(e) if isinstance(e, int) else e for e in dim) for dim in output.dims]), [
@@ -102,11 +103,16 @@ def _one(factor: Vector) -> bool:
 
 
 class Unlike(Exception):
-    """Terms that do not differ by one number alone."""
+    """Terms differ by more than one number."""
 
 
 class Folder:
-    """Folds loops. depth: terms of a residual stream, which read the stream as it came in (the library's own law)."""
+    """Merges the terms of loops.
+
+    Args:
+        builds: Number of builds.
+        depth: Whether to merge the layers of a residual stream, each of which then reads the stream as it came in.
+    """
 
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
@@ -130,13 +136,13 @@ class Folder:
         return self.made[node.number]
 
     def below(self, node: TracedNode) -> TracedNode:
-        """The node with its sources folded."""
+        """Return the node with its sources folded."""
         sources = tuple((self.new(c), labels) for c, labels in node.sources)
         alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
         return node if alike else node.but(sources=sources)
 
     def flat(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
-        """The terms of a sum of sums; ``prefixes``: the sums inside."""
+        """Return the terms of a sum of sums, and add the sums inside to ``prefixes``."""
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
@@ -149,7 +155,7 @@ class Folder:
         return terms
 
     def sum(self, node: TracedNode) -> TracedNode | None:
-        """The sum with terms that differ by a number as sums over a letter; nothing, where there are none."""
+        """Return the sum with terms that differ by one number merged into sums over an index; None without such."""
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flat(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
@@ -189,7 +195,7 @@ class Folder:
             return None
 
     def stacked(self, node: TracedNode) -> TracedNode | None:
-        """Terms beside each other that differ by their place: one term, with the axis as its letter."""
+        """Return parts beside each other that differ by their place alone as one, with the axis as its index."""
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].root().sizes[0]
         if len(node.sources) != size or places in labels or any(mine != labels for _, mine in node.sources):
@@ -205,13 +211,16 @@ class Folder:
 
 
 class Lift:
-    """Terms of a loop as one, with a letter in the place of the number by which they differ.
+    """The terms of a loop merged into one, with an index in the place of the number by which they differ.
 
     Attributes:
-        node, slots, fold: the term, the new slot of every old one, and the slot of the letter. turns: the numbers.
+        node: The merged term.
+        slots: The new slot of every old one.
+        fold: The slot of the index.
+        turns: The numbers by which the terms differ.
 
     Raises:
-        Unlike: they differ by more.
+        Unlike: The terms differ by more than one number.
     """
 
     def __init__(
@@ -228,13 +237,13 @@ class Lift:
         self.fold = fold
 
     def commit(self, parameters: dict[str, TracedNode]) -> None:
-        """Joins the letter to the axes that it goes along, of what was lifted before, too."""
+        """Join the loop index to the axes that it goes along, those of terms that were merged before, too."""
         known = [parameters.setdefault(name, node).indices[-1] for name, node in self.named.items()]
         for index in (*self.joined, *known):
             join(self.letter, index)
 
     def total(self, term: TracedNode) -> TracedNode:
-        """The sum over the letter."""
+        """Return the merged term summed over the loop index."""
         node, out = self.node, tuple(self.slots)
         if isinstance(node, Contraction) and not any(isinstance(c, Parameter) for c in node.children):
             out = tuple(node.out[x] for x in out)
@@ -242,7 +251,11 @@ class Lift:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies(self, numbers: Iterable[int]) -> bool:
-        """Are numbers of the terms those of their turns? Else they are all the same."""
+        """Return whether a number differs between the terms, as their turns do; else it is the same in all.
+
+        Raises:
+            Unlike: It differs in another way.
+        """
         values = tuple(numbers)
         if len(set(values)) == 1:
             return False
@@ -252,7 +265,11 @@ class Lift:
         return True
 
     def up(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
-        """The nodes that stand in one place of the terms as one; the new slot of every old one, that of the letter."""
+        """Merge the corresponding nodes of all turns into one.
+
+        Returns:
+            The node, the new slot of every old one, and the slot of the loop index (None if it does not depend on it).
+        """
         first, mark = nodes[0], tuple(n.number for n in nodes)
         if mark not in self.done:
             if first.number in self.stream:
@@ -314,7 +331,7 @@ class Lift:
 
 
 def _kind(node: TracedNode) -> tuple[Any, ...]:
-    """What two nodes must have in common to be turns of one loop."""
+    """Return what two nodes must have in common to be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
         return type(node), NUMBER.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
@@ -323,12 +340,12 @@ def _kind(node: TracedNode) -> tuple[Any, ...]:
     return type(node), node.label, node.over, slot, factor, wiring(node)
 
 
-def settled(root: TracedNode) -> TracedNode:
-    """Entries of Theta(1) axes of tensors as tensors of their own; packed q, k, v are three."""
+def split_packed_parameters(root: TracedNode) -> TracedNode:
+    """Return the graph with the entries of Theta(1) axes of parameters as parameters (packed q, k, v are three)."""
     cache: dict[Any, TracedNode | None] = {}
 
     def entry(node: TracedNode, slot: int, k: int) -> Any:
-        """One entry of a node; None: it is zero."""
+        """Return one entry of a node along a slot; None if it is zero."""
         mark = node.number, slot, k
         if mark not in cache:
             if isinstance(node, Parameter):
@@ -367,4 +384,4 @@ def settled(root: TracedNode) -> TracedNode:
             made.call = node.call
         return made
 
-    return rebuilt(root, change)
+    return rebuild(root, change)

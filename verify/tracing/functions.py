@@ -11,7 +11,17 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same_size, scaled, shifted
+from .elementwise import (
+    GATES,
+    add_constant,
+    added,
+    below_same_size,
+    cat_as_sum,
+    function_of,
+    multiplied,
+    same_size,
+    scaled,
+)
 from .entries import sign_of
 from .graph import View
 from .indices import constant
@@ -33,7 +43,7 @@ def read(reader: Reader, known: ToldFunction, number: int) -> View:
         Unreadable: no equation says it.
         Restart: it is to be read from the call that makes it.
     """
-    x = parted(reader, reader.view(Ref(known.x)))
+    x = cat_as_sum(reader, reader.view(Ref(known.x)))
     if not known.over:
         return _entrywise(reader, known, x)
     try:
@@ -54,7 +64,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     def exact(v: Tensor) -> Tensor:
         return x.from_torch(known.exact(x.to_torch(v)), v)
 
-    name, gate, fixed = known.name, bare_of(x.node), all(x.node.indices[e].fixed for e in slots)
+    name, gate, fixed = known.name, below_same_size(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
         joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
         if name != "turned" and fixed and not joins:  # a matrix of constants says which
@@ -135,7 +145,7 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
             made.node.note = f"{reader.name} is read as {known.name}, which it is at the values that were recorded"
         if {*known.numbers} != {1.0}:
             made = scaled(reader, made, reader.numbers(known.numbers))
-    return made if known.middle == 0 else shifted(reader, made, _number(reader, known.middle))
+    return made if known.middle == 0 else add_constant(reader, made, _number(reader, known.middle))
 
 
 def _number(reader: Reader, number: float) -> View:

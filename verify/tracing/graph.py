@@ -25,7 +25,7 @@ def times(a: Vector, b: Vector) -> Vector:
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
-def rebuilt(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
+def rebuild(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
     """Return the graph with ``change`` applied to every node, after it was applied to the sources of the node."""
     made: dict[int, TracedNode] = {}
     for node in walk(root):

@@ -28,7 +28,7 @@ from scaling_algebra.waiting import iterate_with_progress
 
 from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
-from .folding import Folder, bare, settled
+from .folding import Folder, drop_same_size_nodes, split_packed_parameters
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import View, wiring
 from .naming import Powers, Span
@@ -266,7 +266,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
-    output = bare(output)[0]
+    output = drop_same_size_nodes(output)[0]
     writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
     text, signals = writer.text(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
@@ -392,12 +392,12 @@ def _apart(found: Tensor, true: Tensor) -> float:
 
 def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
     """The folded graph, and what it leaves out. loops: numbers may grow with the length of one."""
-    output, notes = bare(output, loops)
+    output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
         folder = Folder(reader.builds, depth)
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
-    return View(settled(output.node), output.dims), notes
+    return View(split_packed_parameters(output.node), output.dims), notes
 
 
 def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from .graph import Dims, View, times
 from .indices import constant, differs, fixed, part_of
-from .mixing import met, mixes, signed
+from .mixing import find_permuted_pair, mixes, signed
 from .nodes import (
     Concatenation,
     Constant,
@@ -37,7 +37,7 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
     """An einsum on dimensions. factor: at every build, what multiplies it."""
     labels, classes, factors, order, dims = labelled(reader, operands, out)
     signals = [(v.node, keys) for v, keys in operands if not isinstance(v.node, Constant | EquationConstant)]
-    if met([x for x, _ in signals]):
+    if find_permuted_pair([x for x, _ in signals]):
         raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
     acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
     befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))

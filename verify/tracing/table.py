@@ -12,7 +12,7 @@ from typing import Any
 from scaling_algebra.errors import UsageError
 
 from .calls import MAKERS, RULES, SAME, plain
-from .elementwise import Cancels, parted
+from .elementwise import Cancels, cat_as_sum
 from .fixed import linear
 from .graph import View
 from .nodes import Data
@@ -35,7 +35,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     name = plain(reader.call.name)
     if name in ("rsub", "rdiv"):
         name, args = name[1:], args[::-1]
-    reader.name, apart = name, partial(parted, reader)
+    reader.name, apart = name, partial(cat_as_sum, reader)
     x: Any = args[0] if args else None
     if name.startswith(MAKERS) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
