@@ -189,7 +189,7 @@ MUTANTS = [
         "tracing",
         "verify/tracing",
         ("config_probing.py", "round(max(_near(v * fewer), 1) * at / BASE)", "round(_near(v * fewer) * at / BASE)"),
-        ("reading.py", "exact=lambda v: v), x.dims)", "exact=lambda v: v, entry=x.node.entries()), x.dims)"),
+        ("reading.py", "return View(x.node.derive(Stopped, reader.where), x.dims)", "return x"),
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
         ("measuring.py", "again = self.weights.get(number, frozenset()) & values.keys()", "again = ()"),
@@ -205,7 +205,7 @@ MUTANTS = [
         ("regions.py", "if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _bounds_length(g, v):",
          "if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)):"),
         ("elementwise.py", "kept = _kept_sum(x.node)", "kept = set[int]()"),
-        ("elementwise.py", "if _times(node.children[k], factor)][:1]", "if False]"),
+        ("elementwise.py", "if _push_factor(node.children[k], factor)][:1]", "if False]"),
     ),
     *_list_mutants(
         "store",

@@ -539,9 +539,7 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
     def build(sizes):
         n, m = sizes["N"], sizes["M"]
         own = {"gate": linear(n, m), "W": nn.Parameter(torch.randn(m, n, n) / n**0.5)}
-        return Module(run, inp=nn.Linear(6, n), gate=linear(n, sizes["M"]), head=nn.Linear(n, 3), W=experts), drawn(
-            7, 6
-        )
+        return Module(run, inp=nn.Linear(6, n), head=nn.Linear(n, 3), **own), drawn(7, 6)
 
     reading = read(build)
     assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread

@@ -17,7 +17,7 @@ from .calls import rule
 from .graph import View
 from .indices import constant
 from .layout import find_places
-from .nodes import Blend, Concatenation, Constant, IndexClass, Parameter, Pieces
+from .nodes import Blend, Concatenation, ConstantNode, IndexClass, Parameter, Pieces
 from .products import acting, labelled
 from .reading import Reader
 
@@ -36,7 +36,7 @@ def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
         return value
     d, at = cut[0]
     before = base.node.pieces if isinstance(base.node, Pieces) else []
-    if not isinstance(base.node, Constant | Pieces) or len(cut) > 1 or any(piece[2] != d for piece in before):
+    if not isinstance(base.node, ConstantNode | Pieces) or len(cut) > 1 or any(piece[2] != d for piece in before):
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
     if at != [*range(at[0], at[-1] + 1)]:

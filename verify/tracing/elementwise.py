@@ -17,11 +17,11 @@ from .mixing import find_permuted_pair, signed
 from .nodes import (
     Centred,
     Concatenation,
-    Contraction,
+    ContractionNode,
     Entries,
     Entrywise,
     EquationConstant,
-    Function,
+    FunctionNode,
     Parameter,
     PartSelector,
     Permutation,
@@ -31,7 +31,7 @@ from .nodes import (
     Shift,
     Source,
     Stopped,
-    Sum,
+    SumNode,
     TracedNode,
     Unreadable,
     Vector,
@@ -91,7 +91,7 @@ def function_of(
     x: View,
     exact: Entrywise,
     over: tuple[int, ...] = (),
-    kind: type[Function] = Function,
+    kind: type[FunctionNode] = FunctionNode,
     **fields: Any,
 ) -> View:
     """Return a function of a signal.
@@ -132,7 +132,7 @@ def added(reader: Reader, views: Sequence[View]) -> View:
         ]
     _, classes, terms, order, dims = labelled(reader, *broadcast(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
-    node = Sum(indices=[classes[x] for x in order], where=reader.where, sources=sources)
+    node = SumNode(indices=[classes[x] for x in order], where=reader.where, sources=sources)
     return View(node, dims)
 
 
@@ -206,7 +206,7 @@ def _terms(
     if (known := _multiple(node)) is not None:
         source, more = known
         factor, into = times(factor, more), (source,)
-    elif isinstance(node, Sum) and (alike or node.exact is None):
+    elif isinstance(node, SumNode) and (alike or node.exact is None):
         into = node.sources
     elif not (alike and isinstance(node, SameSize | Shift | Stopped | Centred)):
         yield node, labels, factor, stops
@@ -219,7 +219,7 @@ def _terms(
 def _has_negative(node: TracedNode) -> bool:
     """Return whether a signal, or a term of the sum that it is, has a negative factor."""
     known = _multiple(node)
-    through = known is not None or isinstance(node, SameSize | Sum | Shift | Stopped | Centred)
+    through = known is not None or isinstance(node, SameSize | SumNode | Shift | Stopped | Centred)
     negative = known is not None and bool(known[1]) and known[1][0] < 0
     return negative or (through and any(map(_has_negative, node.children)))
 
@@ -230,7 +230,7 @@ def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
     if isinstance(node, Scale):
         return node.sources[0], node.factor
     signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
-    if not isinstance(node, Contraction) or node.exact is not None or len(signals) != 1:
+    if not isinstance(node, ContractionNode) or node.exact is not None or len(signals) != 1:
         return None
     ((signal, mine),) = signals
     if sorted(mine) != sorted(node.out):
@@ -289,7 +289,7 @@ def structure_key(node: TracedNode, named: bool = True, depth: int = LAW, looks:
         node = below_same_size(node.source)
     if isinstance(node, Parameter):
         return node.name if named else ""
-    named = named and not isinstance(node, Function)
+    named = named and not isinstance(node, FunctionNode)
     return (
         type(node),
         node.label,
@@ -364,10 +364,12 @@ def _push_factor(node: TracedNode, factor: Vector) -> TracedNode | None:
     Returns:
         The sum, or None if some term has no such product.
     """
-    if node.weight or not (isinstance(node, Entries) or (isinstance(node, Sum | Contraction) and node.exact is None)):
+    if node.weight or not (
+        isinstance(node, Entries) or (isinstance(node, SumNode | ContractionNode) and node.exact is None)
+    ):
         return None
     signals = [k for k, c in enumerate(node.children) if not isinstance(c, EquationConstant)]
-    if isinstance(node, Contraction):
+    if isinstance(node, ContractionNode):
         if any(not index.fixed for x, index in node.labels.items() if x not in node.out):
             taken = len(signals) > 1 and not any(c.weight for c in node.children)
             return node.but(factor=times(node.factor, factor), call=None) if taken else None

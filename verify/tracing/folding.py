@@ -15,8 +15,8 @@ from .graph import NUMBER, View, push_down, rebuild, times, wiring, without
 from .nodes import (
     Blend,
     Concatenation,
-    Contraction,
-    Function,
+    ContractionNode,
+    FunctionNode,
     IndexClass,
     Parameter,
     PartSelector,
@@ -24,7 +24,7 @@ from .nodes import (
     SameSize,
     Scale,
     Source,
-    Sum,
+    SumNode,
     TracedNode,
     Unreadable,
     Vector,
@@ -43,12 +43,12 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
 
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
-            alone = isinstance(node, Contraction) and len(node.sources) == 1 and not node.factor
+            alone = isinstance(node, ContractionNode) and len(node.sources) == 1 and not node.factor
             if isinstance(node, SameSize):
                 source, slots = node.sources[0]
                 for k, slot in enumerate(slots):
                     join(source.indices[k], node.indices[slot])
-            elif isinstance(node, Contraction) and alone and {*node.sources[0][1]} == {*node.out}:  # another order
+            elif isinstance(node, ContractionNode) and alone and {*node.sources[0][1]} == {*node.out}:  # another order
                 source, slots = node.sources[0][0], tuple(map(node.out.index, node.sources[0][1]))
             else:
                 return node, labels
@@ -66,17 +66,17 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
             source, mine = sources[0]
             source = source.sum_to(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
-        if isinstance(node, Sum):
+        if isinstance(node, SumNode):
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
             if len(sources) == 1 and len(sources[0][1]) == len(node.slots):
                 return _relabelled(node, sources)
-        if not isinstance(node, Contraction):
+        if not isinstance(node, ContractionNode):
             return node.but(sources=sources)
         inner, mine = sources[0]
         factor = () if node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))) else node.factor
-        if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, Contraction):
+        if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, ContractionNode):
             out = tuple(inner.out[mine.index(x)] for x in node.out)  # a factor alone belongs to what makes its source
             return inner.but(out=out, indices=node.indices, factor=times(factor, inner.factor), call=node.call)
         used = {x for _, labels in sources for x in labels}
@@ -91,10 +91,10 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
     ]
 
 
-def _relabelled(node: TracedNode, sources: tuple[Source, ...], factor: Vector = ()) -> Contraction:
+def _relabelled(node: TracedNode, sources: tuple[Source, ...], factor: Vector = ()) -> ContractionNode:
     """Return a node that is a multiple of one signal as a product of it alone."""
     labels = dict(enumerate(node.indices))
-    made = Contraction(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
+    made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
     return made.but(out=tuple(labels), labels=labels)
 
 
@@ -129,7 +129,7 @@ class Folder:
     def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             found = None
-            if isinstance(node, Sum):
+            if isinstance(node, SumNode):
                 found = self.stacked(node) if isinstance(node, Blend) else None
                 found = self.sum(node) if found is None else found
             self.made[node.number] = self.below(node) if found is None else found
@@ -146,7 +146,7 @@ class Folder:
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            whole = isinstance(t, Sum) and not isinstance(t, Blend) and len(t.indices) == len(node.indices)
+            whole = isinstance(t, SumNode) and not isinstance(t, Blend) and len(t.indices) == len(node.indices)
             if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
@@ -245,7 +245,7 @@ class Lift:
     def total(self, term: TracedNode) -> TracedNode:
         """Return the merged term summed over the loop index."""
         node, out = self.node, tuple(self.slots)
-        if isinstance(node, Contraction) and not any(isinstance(c, Parameter) for c in node.children):
+        if isinstance(node, ContractionNode) and not any(isinstance(c, Parameter) for c in node.children):
             out = tuple(node.out[x] for x in out)
             return node.but(out=out, indices=[node.labels[x] for x in out], call=None)
         return node.sum_to(out, term.where.rpartition(".")[0])
@@ -300,7 +300,7 @@ class Lift:
         if isinstance(first, Pick):
             return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes if isinstance(n, Pick)))
         folds = any(fold is not None for _, _, fold, _ in lifted)
-        mine = max(first.labels) + 1 if isinstance(first, Contraction) else len(first.indices)
+        mine = max(first.labels) + 1 if isinstance(first, ContractionNode) else len(first.indices)
         sources = []
         for c, slots, _, labels in lifted:
             new = [mine] * len(c.indices)
@@ -311,7 +311,7 @@ class Lift:
             alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
             return first if alike else first.but(sources=tuple(sources)), [*first.slots], None
         made = first.but(sources=tuple(sources), indices=[*first.indices, self.letter])
-        if isinstance(made, Contraction):
+        if isinstance(made, ContractionNode):
             made.out, made.labels = (*made.out, mine), {**made.labels, mine: self.letter}
         return made, [*first.slots], len(first.indices)
 
@@ -335,7 +335,7 @@ def _kind(node: TracedNode) -> tuple[Any, ...]:
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
         return type(node), NUMBER.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
-    factor = tuple(round(x, 9) for x in node.factor) if isinstance(node, Contraction) else ()
+    factor = tuple(round(x, 9) for x in node.factor) if isinstance(node, ContractionNode) else ()
     slot = node.slot if isinstance(node, Pick | Blend | Concatenation) else 0
     return type(node), node.label, node.over, slot, factor, wiring(node)
 
@@ -356,15 +356,15 @@ def split_packed_parameters(root: TracedNode) -> TracedNode:
             elif isinstance(node, PartSelector):
                 value = node.value.select(slot, k)
                 cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
-            elif slot in node.over or not isinstance(node, Contraction | Sum | Function):
+            elif slot in node.over or not isinstance(node, ContractionNode | SumNode | FunctionNode):
                 raise node.fail("mixes the entries of an axis")
             else:
-                mine = node.out[slot] if isinstance(node, Contraction) else slot
+                mine = node.out[slot] if isinstance(node, ContractionNode) else slot
                 live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
                 cache[mark] = None
-                if (isinstance(node, Sum) and live) or len(live) == len(node.sources):
+                if (isinstance(node, SumNode) and live) or len(live) == len(node.sources):
                     cache[mark] = push_down(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
-                elif isinstance(node, Function):
+                elif isinstance(node, FunctionNode):
                     raise node.fail("a function of zeros")
         return cache[mark]
 

@@ -25,7 +25,18 @@ from .elementwise import (
 from .entries import sign_of
 from .graph import View
 from .indices import constant
-from .nodes import Centred, Entrywise, Function, Parameter, Permutation, Restart, Rotation, Selection, Unreadable, walk
+from .nodes import (
+    Centred,
+    Entrywise,
+    FunctionNode,
+    Parameter,
+    Permutation,
+    Restart,
+    Rotation,
+    Selection,
+    Unreadable,
+    walk,
+)
 from .products import contract
 from .reading import Reader
 from .recording import Ref, refs
@@ -80,7 +91,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     if name == "centre" and (fixed or len(slots) > 1):  # a matrix takes off a mean along what does not grow
         return None
     if name == "normed":
-        if not isinstance(gate, Function) or gate.name not in GATES or gate.exact is None:
+        if not isinstance(gate, FunctionNode) or gate.name not in GATES or gate.exact is None:
             return None
         before = gate.exact
         gates = View(gate.source, x.dims)
@@ -90,7 +101,7 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
         return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
         x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
-    return function_of(reader, name, x, exact, slots, Centred if name == "centre" else Function)
+    return function_of(reader, name, x, exact, slots, Centred if name == "centre" else FunctionNode)
 
 
 def _read_again(reader: Reader, x: View) -> bool:

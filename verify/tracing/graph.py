@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .nodes import Constant, Contraction, Function, IndexClass, Pick, Sizes, TracedNode, Vector, join, walk
+from .nodes import ConstantNode, ContractionNode, FunctionNode, IndexClass, Pick, Sizes, TracedNode, Vector, join, walk
 
 NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
@@ -47,7 +47,7 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
         change: Takes a source and its slot, and returns the source in which other slots stand in its place.
     """
     mine = slot
-    if isinstance(node, Contraction):
+    if isinstance(node, ContractionNode):
         mine = node.out[slot]
     elif isinstance(node, Pick):
         mine += slot >= node.slot
@@ -63,16 +63,16 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
     count, rest = len(found), len(found) - 1
     fresh = [mine + k for k in range(count)]
     more: dict[str, Any] = {"call": None}
-    if isinstance(node, Contraction):
+    if isinstance(node, ContractionNode):
         fresh, rest = [max(node.labels) + 1 + k for k in range(count)], 0
 
     def spread(labels: Sequence[int]) -> tuple[int, ...]:
         return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
 
-    if isinstance(node, Contraction):
+    if isinstance(node, ContractionNode):
         kept = {x: index for x, index in node.labels.items() if x != mine}
         more |= {"out": spread(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
-    elif isinstance(node, Function):
+    elif isinstance(node, FunctionNode):
         more["over"] = moved(node.over, slot, count)
     elif isinstance(node, Pick):
         more["slot"] = node.slot + rest * (node.slot > mine)
@@ -91,7 +91,7 @@ def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
 
 def wiring(node: TracedNode) -> tuple[Any, ...]:
     """Return how a node reads its sources, the labels of a product numbered in the order in which they come."""
-    if not isinstance(node, Contraction):
+    if not isinstance(node, ContractionNode):
         return tuple(labels for _, labels in node.sources)
     names: dict[int, int] = {}
     read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
@@ -116,12 +116,12 @@ class View:
     @property
     def is_constant(self) -> bool:
         """Whether the tensor depends on no parameter and no input."""
-        return isinstance(self.node, Constant)
+        return isinstance(self.node, ConstantNode)
 
     @property
     def values(self) -> Sequence[Tensor]:
         """The value of a constant tensor, at every build."""
-        assert isinstance(self.node, Constant)
+        assert isinstance(self.node, ConstantNode)
         return self.node.values
 
     def with_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:

@@ -14,10 +14,10 @@ from .graph import Dims, View, moved, push_down, without
 from .nodes import (
     Blend,
     Concatenation,
-    Contraction,
+    ContractionNode,
     Entries,
     EquationConstant,
-    Function,
+    FunctionNode,
     IndexClass,
     Parameter,
     Pick,
@@ -25,7 +25,7 @@ from .nodes import (
     SameSize,
     Shift,
     Sizes,
-    Sum,
+    SumNode,
     TracedNode,
     Unreadable,
 )
@@ -57,7 +57,7 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return beside
     if isinstance(node, Rotation):
         return _turned_part(reader, node, slot, start, stop)
-    known = isinstance(node, Contraction | Function | Pick | Sum) and not isinstance(node, Blend)
+    known = isinstance(node, ContractionNode | FunctionNode | Pick | SumNode) and not isinstance(node, Blend)
     known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
     if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of a {node}; no equation says this")
@@ -145,7 +145,7 @@ def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence
     out = (*range(keep), *new, *range(keep + 1, n))
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
     indices = [of[k] for k in out]
-    node = Contraction(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
+    node = ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
     return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .nodes import Contraction, Parameter, Permutation, TracedNode, asked_once, walk
+from .nodes import ContractionNode, Parameter, Permutation, TracedNode, asked_once, walk
 
 Mix = tuple[TracedNode, Permutation, frozenset[str]]
 """A signal, its permuted copy, and the names of the parameters that act on the copy before it meets others."""
@@ -26,7 +26,7 @@ def mixes(node: TracedNode) -> frozenset[Mix]:
 
 def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Iterator[Way]:
     """Yield what the sources of a node are computed from, with the names of the parameters that act on it here."""
-    weights = [c for c in node.children if c.weight] if isinstance(node, Contraction) else []
+    weights = [c for c in node.children if c.weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
         names = frozenset(x.name for c in weights if c is not child for x in walk(c) if isinstance(x, Parameter))
         yield from ((*what, path | names) for *what, path in of(child) if not (path and names))

@@ -32,7 +32,7 @@ from .folding import Folder, drop_same_size_nodes, split_packed_parameters
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import View, wiring
 from .naming import Powers, Span
-from .nodes import Constant, Contraction, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
+from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
 from .reading import Reader
 from .recording import Recording, choosing, numbered, record
 from .regions import Regions
@@ -373,7 +373,7 @@ def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if isinstance(view.node, Constant | Pieces):
+        if isinstance(view.node, ConstantNode | Pieces):
             continue
         found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
@@ -425,13 +425,13 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
     for a, b in zip(order, other, strict=True):
-        if isinstance(a, Contraction) and isinstance(b, Contraction) and (a.factor or b.factor):
+        if isinstance(a, ContractionNode) and isinstance(b, ContractionNode) and (a.factor or b.factor):
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
 
 
 def _all_indices(node: TracedNode) -> list[IndexClass]:
     """The indices of a node's slots, and of what a product sums over."""
-    summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, Contraction) else []
+    summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, ContractionNode) else []
     return [*node.indices, *summed]
 
 

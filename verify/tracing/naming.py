@@ -17,10 +17,10 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from .nodes import (
     Blend,
     Concatenation,
-    Contraction,
-    Data,
+    ContractionNode,
+    DataNode,
     EquationConstant,
-    Function,
+    FunctionNode,
     IndexClass,
     Parameter,
     Pick,
@@ -92,7 +92,7 @@ class Names:
 
     def _data(self, nodes: Sequence[TracedNode]) -> None:
         """Finds the data, which of their axes are tokens, and which tokens are mixed by nothing."""
-        datas = [n for n in nodes if isinstance(n, Data)]
+        datas = [n for n in nodes if isinstance(n, DataNode)]
         if not datas:
             raise Unreadable("model: the output does not depend on the input")
         self.data = max(datas, key=lambda n: len(n.indices))
@@ -110,7 +110,7 @@ class Names:
         loose = {x.root() for x in self.data.indices if self.axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
-            if isinstance(node, Contraction):
+            if isinstance(node, ContractionNode):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
             if isinstance(node, Pick):
                 mixed.append(node.source.indices[node.slot])
@@ -179,7 +179,7 @@ class Names:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
-            stem += f"_{node.name}" if isinstance(node, Function) else ""
+            stem += f"_{node.name}" if isinstance(node, FunctionNode) else ""
             self.signals[node.number] = self.fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
@@ -213,7 +213,7 @@ class Names:
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         """A tensor with its letters; what is in no equation is refused."""
-        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | Function)):
+        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | FunctionNode)):
             what = (
                 "a concatenation that no product sums"
                 if isinstance(node, Concatenation)
@@ -224,7 +224,7 @@ class Names:
             return self.constant(node.number, letters)
         if isinstance(node, Parameter):
             return named(self.symbol(node), letters)
-        return named("data" if isinstance(node, Data) else self.signal(node), letters)
+        return named("data" if isinstance(node, DataNode) else self.signal(node), letters)
 
     def constant(self, key: Any, letters: Iterable[str]) -> str:
         """A constant with letters; which it is, the key says."""

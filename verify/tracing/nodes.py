@@ -143,7 +143,8 @@ class TracedNode:
         return not any(isinstance(node, Parameter) for node in walk(self))
 
     def __str__(self) -> str:
-        kind = "".join(f" {x.lower()}" if x.isupper() else x for x in type(self).__name__)
+        name = type(self).__name__.removesuffix("Node")
+        kind = "".join(f" {x.lower()}" if x.isupper() else x for x in name)
         return f"{kind.strip()} {self.label}".strip()
 
     def fail(self, what: str) -> Unreadable:
@@ -160,7 +161,7 @@ class TracedNode:
             return self
         of = dict(enumerate(self.indices))
         indices = [of[x] for x in out]
-        return Contraction(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
+        return ContractionNode(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
 
     def but(self, **changes: Any) -> Self:
         """Return another node, which differs in some attributes."""
@@ -230,12 +231,12 @@ class Parameter(Leaf):
 
 
 @dataclass(eq=False, kw_only=True)
-class Data(Leaf):
+class DataNode(Leaf):
     """The input of the module."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Constant(TracedNode):
+class ConstantNode(TracedNode):
     """A tensor that depends on no parameter and no input; its views have the index classes.
 
     Attributes:
@@ -270,7 +271,7 @@ class Pieces(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Contraction(TracedNode):
+class ContractionNode(TracedNode):
     """A product, summed over the labels that are not in ``out``.
 
     Attributes:
@@ -291,7 +292,7 @@ class Contraction(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Sum(TracedNode):
+class SumNode(TracedNode):
     """A sum; a term that lacks a slot is repeated along it."""
 
     def compute(self, sources: list[Tensor]) -> Tensor:
@@ -307,7 +308,7 @@ class Sum(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Blend(Sum):
+class Blend(SumNode):
     """Parts beside each other along an axis that does not grow: to leading order their sum.
 
     Attributes:
@@ -331,7 +332,7 @@ class Concatenation(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Function(TracedNode):
+class FunctionNode(TracedNode):
     """A function of one signal.
 
     Attributes:
@@ -352,7 +353,7 @@ class Function(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Selection(Function):
+class Selection(FunctionNode):
     """The largest entries of scores along a slot, perhaps behind a function, the others zero.
 
     Attributes:
@@ -363,19 +364,19 @@ class Selection(Function):
 
 
 @dataclass(eq=False, kw_only=True)
-class Centred(Function):
+class Centred(FunctionNode):
     """A signal less its mean along a slot: linear, so that the signal itself may be taken off again."""
 
 
 @dataclass(eq=False, kw_only=True)
-class FewChosen(Function):
+class FewChosen(FunctionNode):
     """The values of a top-K that leaves entries out; groups of experts are chosen by it, and no equation says it."""
 
     name: str = "few_chosen"
 
 
 @dataclass(eq=False, kw_only=True)
-class Stopped(Function):
+class Stopped(FunctionNode):
     """A signal through which no gradient passes."""
 
     name: str = "stopped"

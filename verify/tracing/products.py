@@ -13,14 +13,14 @@ from .indices import constant, differs, fixed, part_of
 from .mixing import find_permuted_pair, mixes, signed
 from .nodes import (
     Concatenation,
-    Constant,
-    Contraction,
+    ConstantNode,
+    ContractionNode,
     EquationConstant,
     IndexClass,
     Parameter,
     Pick,
     Scale,
-    Sum,
+    SumNode,
     TracedNode,
     Vector,
     asked_once,
@@ -36,7 +36,7 @@ SIGNED = "a part of a signal with another sign beside the rest, and the equation
 def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
     """An einsum on dimensions. factor: at every build, what multiplies it."""
     labels, classes, factors, order, dims = labelled(reader, operands, out)
-    signals = [(v.node, keys) for v, keys in operands if not isinstance(v.node, Constant | EquationConstant)]
+    signals = [(v.node, keys) for v, keys in operands if not isinstance(v.node, ConstantNode | EquationConstant)]
     if find_permuted_pair([x for x, _ in signals]):
         raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
     acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
@@ -140,15 +140,15 @@ def _product(
         scaled = alone and set(mine) == set(out)
         if isinstance(node, Scale) and (scaled or (not alone and node.weight)):
             return _product(reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
-        if isinstance(node, Sum) and node.weight and not alone:
+        if isinstance(node, SumNode) and node.weight and not alone:
             terms = []
             for term, own in node.sources:
                 now = [*before, (term, tuple(mine[x] for x in own)), *after]
                 if any(not any(x in m for _, m in now) for x in out):
                     raise reader.fail("weights that are repeated are added to weights; add them to signals")
                 terms.append((_product(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
-            return Sum(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
-        if isinstance(node, Contraction) and (
+            return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
+        if isinstance(node, ContractionNode) and (
             alone
             or node.weight
             or (len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out))
@@ -168,10 +168,12 @@ def _product(
             return _distributed(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
     indices, sources = [classes[x] for x in out], tuple(factors)
-    return Contraction(indices=indices, where=reader.where, sources=sources, out=out, labels=labels, factor=factor)
+    return ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=labels, factor=factor)
 
 
-def _mixes(reader: Reader, node: Contraction, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]) -> bool:
+def _mixes(
+    reader: Reader, node: ContractionNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
+) -> bool:
     """Is it matrices that signals mix, gate or make, which then act on another signal along a width of their own?"""
     own = dict(zip(node.out, mine, strict=True))
     widths = {x for x, index in node.labels.items() if x in own and _width(reader, index)}
@@ -191,10 +193,10 @@ def _own_factor(node: TracedNode) -> Vector:
     """The factor of a product of signals that sums along no axis that grows, or of every term of a sum of such."""
     if node.weight or node.exact is not None:
         return ()
-    if isinstance(node, Sum | Pick):
+    if isinstance(node, SumNode | Pick):
         first, *more = map(_own_factor, node.children)
         return first if all(f == first for f in more) else ()
-    if not isinstance(node, Contraction):
+    if not isinstance(node, ContractionNode):
         return ()
     takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
     return () if takes or any(c.weight for c in node.children) else node.factor
@@ -203,7 +205,7 @@ def _own_factor(node: TracedNode) -> Vector:
 @asked_once
 def _without_factor(node: TracedNode) -> TracedNode:
     """What it is of."""
-    if isinstance(node, Contraction):
+    if isinstance(node, ContractionNode):
         return node.but(factor=(), call=None, part=None)
     of = tuple((_without_factor(c), own) for c, own in node.sources)
     return node.but(sources=of, call=None, part=None)
@@ -234,4 +236,4 @@ def _distributed(
             now.append((g, labels))
         now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
         terms.append((_product(reader, now, out, known, factor), tuple(range(len(out)))))
-    return Sum(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
+    return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))

@@ -19,8 +19,8 @@ from scaling_algebra.errors import UsageError
 
 from .graph import Dims, View
 from .nodes import (
-    Constant,
-    Data,
+    ConstantNode,
+    DataNode,
     IndexClass,
     Leaf,
     Parameter,
@@ -28,7 +28,7 @@ from .nodes import (
     Restart,
     Sizes,
     Stopped,
-    Sum,
+    SumNode,
     TracedNode,
     Unreadable,
     join,
@@ -90,7 +90,7 @@ class Reader:
         """
         first = self.runs[0]
         leaves: list[Any] = [(Parameter, name, number) for number, name in first.parameters.items()]
-        leaves += [(Data, "data", number) for number, place in first.inputs.items() if place == 0]
+        leaves += [(DataNode, "data", number) for number, place in first.inputs.items() if place == 0]
         for kind, name, number in leaves:
             shape, value = zip(*(run.tensors[number].shape for run in self.runs), strict=True), first.tensors[number]
             value = value.double() if value.is_floating_point() else value
@@ -181,7 +181,7 @@ class Reader:
         name: str,
         shape: Iterable[Sizes],
         value: Tensor,
-        kind: type[Parameter | Data] = Parameter,
+        kind: type[Parameter | DataNode] = Parameter,
         frozen: bool = False,
     ) -> View:
         """Return a leaf of the graph.
@@ -196,7 +196,7 @@ class Reader:
         indices = [index for dim in found for index in dim]
         axes, places = tuple(d for d, dim in enumerate(found) for _ in dim), iter(range(len(indices)))
         value = value.reshape([x.sizes[0] for x in indices])
-        node: Leaf = Data(indices=indices, value=value)
+        node: Leaf = DataNode(indices=indices, value=value)
         if kind is Parameter:
             node = Parameter(indices=indices, value=value, name=name, axes=axes, frozen=frozen)
         return View(node, [tuple(next(places) for _ in dim) for dim in found])
@@ -205,7 +205,7 @@ class Reader:
         """Values that come from no parameter and no input."""
         shapes = zip(*(v.shape for v in values), strict=True)
         dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
-        return View(Constant(values=list(values)), dims)
+        return View(ConstantNode(values=list(values)), dims)
 
     def constants(self, first: int = 0) -> list[View]:
         """The results of the call, but the first ones, as constants."""
@@ -269,7 +269,7 @@ class Reader:
 
 def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
     """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
-    if isinstance(made, View) and isinstance(made.node, Sum):
+    if isinstance(made, View) and isinstance(made.node, SumNode):
         terms = (
             reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
         )

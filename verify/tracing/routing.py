@@ -15,7 +15,7 @@ from .calls import rule
 from .elementwise import check_shares, function_of, same_size, spread
 from .graph import View
 from .indices import entries_of
-from .nodes import Data, FewChosen, Function, IndexClass, Selection
+from .nodes import DataNode, FewChosen, FunctionNode, IndexClass, Selection
 from .products import contract
 from .reading import Reader
 
@@ -53,7 +53,7 @@ SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoi
 def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
     """The largest of scores, perhaps behind a function of all of them."""
     f = x.node
-    if isinstance(f, Function) and f.name in SELECTED and f.over in ((), over):
+    if isinstance(f, FunctionNode) and f.name in SELECTED and f.over in ((), over):
         return selection(reader, SELECTED[f.name], View(f.source, x.dims), over, k)
     return selection(reader, "topk", x, over, k)
 
@@ -93,14 +93,14 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
             raise reader.fail("positions along several axes")
         table = entries_of(reader, weight, 0, ids.values[0].flatten())
         return View(table.node, [*(table.dims[0] if d in spots else () for d in range(len(ids.dims))), table.dims[1]])
-    if not isinstance(ids.node, Data) or ids.node.value.is_floating_point():
+    if not isinstance(ids.node, DataNode) or ids.node.value.is_floating_point():
         raise reader.fail("an embedding of what is not the input, or not whole numbers")
     number = ids.node.number
     if number not in reader.one_hot:
         count = weight.sizes(0, reader.builds)
         rows = IndexClass(count, ("data", "vocabulary"))
         value = F.one_hot(ids.node.value.long(), count[0]).double()
-        reader.one_hot[number] = Data(indices=[*ids.node.indices, rows], value=value)
+        reader.one_hot[number] = DataNode(indices=[*ids.node.indices, rows], value=value)
     hot = reader.one_hot[number]
     keys, read = list(range(len(ids.dims))), View(hot, [*ids.dims, (hot.slots[-1],)])
     return contract(reader, [(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])

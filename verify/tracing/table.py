@@ -11,11 +11,11 @@ from typing import Any
 
 from scaling_algebra.errors import UsageError
 
+from .nodes import DataNode
 from .calls import MAKERS, RULES, SAME, plain
 from .elementwise import Cancels, cat_as_sum
 from .fixed import linear
 from .graph import View
-from .nodes import Data
 from .reading import Reader, stopped
 from .recording import STOPS, leaves, mapped, refs
 
@@ -91,4 +91,4 @@ def _linear(reader: Reader, error: UsageError) -> list[View]:
 
 
 def _whole(x: View) -> bool:
-    return isinstance(x.node, Data) and not x.node.value.is_floating_point()
+    return isinstance(x.node, DataNode) and not x.node.value.is_floating_point()

@@ -19,16 +19,16 @@ from .graph import View
 from .naming import Names, Powers, named, powers_of
 from .nodes import (
     Concatenation,
-    Contraction,
+    ContractionNode,
     FewChosen,
-    Function,
+    FunctionNode,
     Leaf,
     Parameter,
     Pick,
     Scaled,
     Selection,
     Shift,
-    Sum,
+    SumNode,
     TracedNode,
     refused,
     walk,
@@ -91,7 +91,7 @@ class Writer:
         ])  # fmt: skip
 
 
-def _product(writer: Writer, node: Contraction) -> Sides:
+def _product(writer: Writer, node: ContractionNode) -> Sides:
     """Gates stand left of tensors, tensors left of what they act on."""
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
@@ -174,7 +174,7 @@ def _shift(writer: Writer, node: Shift) -> Sides:
     return letters, " + ".join(terms)
 
 
-def _function(writer: Writer, node: Function) -> Sides:
+def _function(writer: Writer, node: FunctionNode) -> Sides:
     """A function, with the letter along which it goes."""
     names = writer.names
     name, letters = node.name, names.own(node)
@@ -216,15 +216,15 @@ def _statement(writer: Writer, node: TracedNode) -> Sides:
         Unreadable: No equation says what it is.
     """
     match node:
-        case Contraction():
+        case ContractionNode():
             return _product(writer, node)
-        case Sum():
+        case SumNode():
             return _sum(writer, node)
         case Shift():
             return _shift(writer, node)
         case FewChosen():
             raise node.fail("a top-K that leaves experts out (let build take K, which is read with K = M)")
-        case Function():
+        case FunctionNode():
             return _function(writer, node)
         case Pick():
             return _pick(writer, node)
@@ -278,14 +278,14 @@ def _fan_ins(names: Names, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[s
     """Of every parameter the growing axes along which its uses sum; one that differs is tied."""
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
-        if isinstance(node, Contraction) and not node.weight:
+        if isinstance(node, ContractionNode) and not node.weight:
             for c, labels in node.sources:
                 if isinstance(c, Parameter):
                     acts.setdefault(c.name, set()).add(_summed(names, node, labels))
     return acts
 
 
-def _summed(names: Names, node: Contraction, labels: Iterable[int]) -> tuple[str, ...]:
+def _summed(names: Names, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
     """The growing axes of these labels that a product sums over."""
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.axis(index) for index in indices if names.grows(index)))
