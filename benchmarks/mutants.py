@@ -191,7 +191,7 @@ MUTANTS = [
         "verify/tracing",
         ("config_probing.py", "round(max(_round_to_power_of_two(v * fewer), 1) * at / BASE_WIDTH)",
          "round(_round_to_power_of_two(v * fewer) * at / BASE_WIDTH)"),
-        ("reading.py", "exact=lambda v: v), x.dims)", "exact=lambda v: v, entry=x.node.entries()), x.dims)"),
+        ("reading.py", "return View(x.node.derive(Stopped, reader.where), x.dims)", "return x"),
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
         ("measuring.py", "again = self.weights.get(number, frozenset()) & values.keys()", "again = ()"),
@@ -207,7 +207,7 @@ MUTANTS = [
         ("regions.py", "if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _bounds_length(g, v):",
          "if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)):"),
         ("elementwise.py", "kept = _kept_sum(x.node)", "kept = set[int]()"),
-        ("elementwise.py", "if _times(node.children[k], factor)][:1]", "if False]"),
+        ("elementwise.py", "if _push_factor(node.children[k], factor)][:1]", "if False]"),
     ),
     *_list_mutants(
         "store",

@@ -264,6 +264,24 @@ class Softmax(Entrywise):
 
 
 SOFTMAX = Softmax()
+
+
+class Centre:
+    """Law: a signal less its mean along an index is linear in the signal, and the map is its own transpose."""
+
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(above, s.over)
+
+
 _LEFT = 4
 """The least degree of a polynomial that stands for a function of what a norm makes.
 

@@ -14,7 +14,7 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.indices import balanced_indices
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
-from .functions import SOFTMAX, Entrywise, saturated
+from .functions import SOFTMAX, Centre, Entrywise, saturated
 from .norms import Norm
 from .run import BeyondPowerCounting, Modes, TrainingRun
 
@@ -129,6 +129,7 @@ RULES: dict[str, Rule] = {
     "entrywise": ENTRYWISE,
     "softmax": SOFTMAX,
     "norm": Norm(),
+    "centre": Centre(),
     "noise": _Noise(),
     "stopped": _Stopped(),
 }

@@ -15,7 +15,6 @@ import torch
 
 from scaling_algebra import NotFound, derive, explain, network
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.rules import RULES
 from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, prove, prove_missing
@@ -71,27 +70,9 @@ def test_a_function_that_torch_lacks_is_defined_in_one_place(tmp_path, monkeypat
     assert " exponents agree" in scalecalc("verify", *asked, "--seeds", "4").stdout
 
 
-class Centre:
-    """Less its mean along a letter: linear, and its own transpose."""
-
-    def value(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
-
-    def change(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
-
-    def adjoint(self, tr, s, k, above, t, modes):
-        return tr.algebra.centred(above, s.over)
-
-
 @pytest.mark.parametrize("rule", ["sgd", "muon"])
-def test_a_kind_is_what_its_rule_says(rule, monkeypatch):
+def test_a_kind_is_what_its_rule_says(rule):
     """A layernorm is a mean that is subtracted, by its own rule, and an rmsnorm: bounds of later steps, too."""
-    kind = FunctionKind("centre", "centre", "", kind="centre", centres=True)
-    monkeypatch.setitem(FUNCTIONS, "centre", kind)
-    monkeypatch.setitem(RULES, "centre", Centre())
-    monkeypatch.setitem(torch_network.OWN, "centre", lambda x, dim: x - x.mean(dim, keepdim=True))
-    assert not contradicted(kind) and contradicted(replace(kind, centres=False)) == {"centres"}
     found = []
     for between in ("z[a] = centre(q[a]; a)\nr[a] = rmsnorm(z[a]; a)", "r[a] = layernorm(q[a]; a)"):
         equations = f"h[a] = W[a,x] data[x]\nq[a] = U[a,b] h[b]\n{between}\nf = V[a] r[a]"

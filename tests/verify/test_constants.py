@@ -731,6 +731,9 @@ def test_constants_stand_in_the_equations():
     [
         (lambda m, x: torch.dist(m.a(x), m.b(m.a(x))) * m.a(x), "norm: no rule"),
         (lambda m, x: torch.addcdiv(m.a(x), m.b(m.a(x)), 2 + m.b2(m.a(x)).sigmoid()), "a division by a signal"),
+        (lambda m, x: m.a(x) - m.a(x).mean(0), "of one law may cancel"),
+        (lambda m, x: (h := m.a(x)) - h.mean(), "of one law may cancel"),
+        (lambda m, x: (h := m.a(x)) - h.mean(1, keepdim=True) - h.mean(-1, keepdim=True), "of one law may cancel"),
         (lambda m, x: m.a(x) + torch.arange(1.0, 1 + m.a.weight.shape[0]), "differ along an axis that grows"),
     ],
 )
@@ -754,7 +757,7 @@ def doubled(f):
 
 def turned_over(f):
     """Places in another order."""
-    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.node.value]))
+    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.values]))
 
 
 def rolled(f):

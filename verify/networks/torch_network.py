@@ -30,9 +30,9 @@ from .replicas import DTYPE, ReplicaDraw, fill_normal, sample_input
 from .scales import DECAY, choose_constants, complete_sizes
 from .steppers import Fold, Group, build_group, build_optimizer
 
-OWN: dict[str, Callable[..., Tensor]] = {}
+OWN: dict[str, Callable[..., Tensor]] = {"centre": lambda x, dim: x - x.mean(dim, keepdim=True)}
 """Functions that torch lacks, by the name ``torch`` in ``functions.toml``: of a tensor, and of the dimension if they
-act along one. ``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
+act along one. An entry for a function of every entry: ``"squareplus": lambda x: ...``."""
 SELECTED = 0.5
 """Share of the entries that a top-K selection keeps."""
 
