@@ -88,13 +88,7 @@ PRODUCT, CANCEL = "answers: w*=HIDDEN", r"refused: may cancel|a sum that cancels
 STOPPED = "refused: the same signal stopped cancel"
 PLAIN = "has: w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"
 NO_CLASS, BY_SIZE = "no function of the equations has its values", "clamp: its values change with the sizes"
-<<<<<<< ours
-SLICE = "refused: a slice along an axis that grows, of the result of rmsnorm"
-||||||| base
-SLICE = "refused: a slice along an axis that grows, of a func rmsnorm"
-=======
-SLICE = "refused: a slice along an axis that grows, of a function rmsnorm"
->>>>>>> theirs
+SLICE = "refused: a slice along an axis that grows, of the result of a function rmsnorm"
 MATRIX = "refused: stops the gradient of a matrix that trains elsewhere"
 
 SPELLINGS = {

@@ -745,7 +745,7 @@ def test_what_stays_refused(run, said):
 def test_what_is_written_out_must_be_what_torch_gives(monkeypatch):
     """A planted fault: attention that is twice as large."""
     attention = recording.decompose_attention
-    monkeypatch.setattr(recording, "attention", lambda *args, **words: 2 * attention(*args, **words))
+    monkeypatch.setattr(recording, "decompose_attention", lambda *args, **words: 2 * attention(*args, **words))
     with pytest.raises(Unreadable, match="attention: torch returns other values than"):
         trace_equations(RELATIVE)
 

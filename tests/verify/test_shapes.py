@@ -451,47 +451,6 @@ def test_casts_to_fewer_digits_are_read():
     """A router in float32, and a table of times that is made in it; gates were read as they round."""
 
     def build(cast):
-<<<<<<< ours
-        class Routed(nn.Module):
-            def __init__(self, n, m, k):
-                super().__init__()
-                self.k, self.Q = k, nn.Linear(n, m, bias=False)
-                self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
-
-            def forward(self, x):
-                p = self.Q(x)
-                p = (p.float() if cast else p).softmax(-1)
-                top, at = p.topk(self.k, dim=-1)
-                gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
-                times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
-                return torch.einsum("bm,mnk,bk->bn", gates, self.W, x) + 0 * times
-
-        def made(s):
-            n = s["N"]
-            return nn.Sequential(nn.Linear(6, n, bias=False), Routed(n, s["M"], s["K"]), nn.Linear(n, 3, bias=False))
-
-        return read_module(made)
-||||||| base
-        class Routed(nn.Module):
-            def __init__(self, n, m, k):
-                super().__init__()
-                self.k, self.Q = k, nn.Linear(n, m, bias=False)
-                self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
-
-            def forward(self, x):
-                p = self.Q(x)
-                p = (p.float() if cast else p).softmax(-1)
-                top, at = p.topk(self.k, dim=-1)
-                gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
-                times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
-                return torch.einsum("bm,mnk,bk->bn", gates, self.W, x) + 0 * times
-
-        def made(s):
-            n = s["N"]
-            return nn.Sequential(nn.Linear(6, n, bias=False), Routed(n, s["M"], s["K"]), nn.Linear(n, 3, bias=False))
-
-        return read(made)
-=======
         def run(m, x):
             p = m.Q(x)
             p = (p.float() if cast else p).softmax(-1)
@@ -500,8 +459,7 @@ def test_casts_to_fewer_digits_are_read():
             times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
             return torch.einsum("bm,mnk,bk->bn", gates, m.W, x) + 0 * times
 
-        return read(lambda sizes: routed(sizes, run, sizes["K"]))
->>>>>>> theirs
+        return read_module(lambda sizes: routed(sizes, run, sizes["K"]))
 
     plain, rounded = build(False), build(True)
     assert plain.network == rounded.network and plain.factors == rounded.factors and not plain.network.unread

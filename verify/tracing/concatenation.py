@@ -90,9 +90,7 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
         begins.append(at)
         at = tuple(a + n for a, n in zip(at, p.sizes(d, reader.builds), strict=True))
     if not fixed:
-        parts = [
-            p if not p.is_constant or not p.values[0].any() else convert_constant(reader, p) for p in parts
-        ]
+        parts = [p if not p.is_constant or not p.values[0].any() else convert_constant(reader, p) for p in parts]
         live = [p for p in parts if not p.is_constant]
         begins = [begin for begin, p in zip(begins, parts, strict=True) if not p.is_constant]
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
@@ -101,7 +99,9 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
                 "entries of their own"
             )
     if fixed:  # equations have sums and products of weights only as acting on a constant
-        parts = [act_on_constant(reader, p) if p.node.weight and not isinstance(p.node, Parameter) else p for p in parts]
+        parts = [
+            act_on_constant(reader, p) if p.node.weight and not isinstance(p.node, Parameter) else p for p in parts
+        ]
         live = [p for p in parts if not p.is_constant]
     n = len(parts[0].dims)
     _, classes, terms, order, dims = assign_labels(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))

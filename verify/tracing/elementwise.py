@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .graph import NUMBER, View, times
-from .indices import constant, differs, fixed, pick
+from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
 from .mixing import find_permuted_pair, signed
 from .nodes import (
     Centred,
@@ -37,17 +37,7 @@ from .nodes import (
     Vector,
     asked_once,
 )
-<<<<<<< ours
-from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
-from .mixing import met, signed
 from .products import SIGNED, act_on_constant, assign_broadcast_keys, assign_labels, contract
-||||||| base
-from .indices import constant, differs, fixed, pick
-from .mixing import met, signed
-from .products import SIGNED, acting, broadcast, contract, labelled
-=======
-from .products import SIGNED, acting, broadcast, contract, labelled
->>>>>>> theirs
 from .reading import Reader
 
 SUMS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
@@ -136,19 +126,11 @@ def added(reader: Reader, views: Sequence[View]) -> View:
             "adds a signal and its own entries in another order, which is no rotation; no equation says this"
         )
     if any(not v.node.weight for v in views):
-<<<<<<< ours
-        views = [act_on_constant(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
-    _, classes, terms, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
-||||||| base
-        views = [acting(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
-    _, classes, terms, order, dims = labelled(reader, *broadcast(views))
-=======
         views = [
-            acting(reader, v) if v.node.weight and not isinstance(below_same_size(v.node), Parameter) else v
+            act_on_constant(reader, v) if v.node.weight and not isinstance(below_same_size(v.node), Parameter) else v
             for v in views
         ]
-    _, classes, terms, order, dims = labelled(reader, *broadcast(views))
->>>>>>> theirs
+    _, classes, terms, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
     node = SumNode(indices=[classes[x] for x in order], where=reader.where, sources=sources)
     return View(node, dims)
@@ -433,7 +415,9 @@ def cat_as_sum(reader: Reader, x: View) -> View:
         return x
     terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
     for (part, own), begin in zip(node.sources, node.begins, strict=True):
-        one = make_fixed_constant(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)], PartSelector)
+        one = make_fixed_constant(
+            reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)], PartSelector
+        )
         operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
         terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))
     y = added(reader, terms) if len(terms) > 1 else terms[0]

@@ -70,20 +70,10 @@ def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
     known = isinstance(node, ContractionNode | FunctionNode | Pick | SumNode) and not isinstance(node, Blend)
     known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
     if not known or slot in node.over:
-<<<<<<< ours
-        raise reader.fail(
-            f"a slice along an axis that grows, of the result of {node.name or node.kind}; slice its inputs instead"
-        )
-    made = pushed(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
-||||||| base
-        raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
-    made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
-=======
-        raise reader.fail(f"a slice along an axis that grows, of a {node}; no equation says this")
-    made = push_down(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
->>>>>>> theirs
+        raise reader.fail(f"a slice along an axis that grows, of the result of {node}; slice its inputs instead")
+    made = push_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
-        raise reader.fail(f"a slice whose dimension is split after {node}; reshape before {node.name}")
+        raise reader.fail(f"a slice whose dimension is split after {node}; reshape before it")
     return made
 
 

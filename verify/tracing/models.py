@@ -495,7 +495,7 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
         raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        mine, its = map(_all_indices, (a, b))
+        mine, its = map(_list_all_indices, (a, b))
         seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
@@ -505,20 +505,14 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
 
 
-<<<<<<< ours
-def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
-    """Returns the error for a module that makes other calls if an axis is larger."""
-||||||| base
-def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
-=======
-def _all_indices(node: TracedNode) -> list[IndexClass]:
-    """The indices of a node's slots, and of what a product sums over."""
+def _list_all_indices(node: TracedNode) -> list[IndexClass]:
+    """Returns the indices of a node, and those that a product sums over."""
     summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, ContractionNode) else []
     return [*node.indices, *summed]
 
 
-def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
->>>>>>> theirs
+def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
+    """Returns the error for a module that makes other calls if an axis is larger."""
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"

@@ -251,52 +251,24 @@ class EquationNames:
         self.frozen += [name] if node.frozen else []
         return symbol
 
-<<<<<<< ours
     def write_tensor(self, node: TracedNode, letters: Iterable[str]) -> str:
         """Writes a tensor with its indices, such as ``W[a,b]``.
 
         Raises:
             Unreadable: equations cannot contain it.
         """
-        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
-            what = "a concatenation over which no product sums" if node.kind == "cat" else "a function of weights alone"
-            raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
-        if node.kind in CONSTANT_KINDS:
-            return self.write_constant(node.number, letters)
-        name = (
-            self.name_parameter(node)
-            if node.kind == "param"
-            else "data"
-            if node.kind == "data"
-            else self.name_signal(node)
-        )
-        return write_indexed(name, letters)
-||||||| base
-    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
-        """A tensor with its letters; what is in no equation is refused."""
-        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
-            what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
-            raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        if node.kind in CONSTANT_KINDS:
-            return self.constant(node.number, letters)
-        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
-        return named(name, letters)
-=======
-    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
-        """A tensor with its letters; what is in no equation is refused."""
         if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | FunctionNode)):
             what = (
-                "a concatenation that no product sums"
+                "a concatenation over which no product sums"
                 if isinstance(node, Concatenation)
-                else "what is made of weights alone"
+                else "a function of weights alone"
             )
-            raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
+            raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
         if isinstance(node, EquationConstant):
-            return self.constant(node.number, letters)
+            return self.write_constant(node.number, letters)
         if isinstance(node, Parameter):
-            return named(self.symbol(node), letters)
-        return named("data" if isinstance(node, DataNode) else self.signal(node), letters)
->>>>>>> theirs
+            return write_indexed(self.name_parameter(node), letters)
+        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), letters)
 
     def write_constant(self, key: Any, letters: Iterable[str]) -> str:
         """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""

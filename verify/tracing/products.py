@@ -206,28 +206,12 @@ def _build_contraction(
                     names[x] = max([*classes, *names.values()]) + 1
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-<<<<<<< ours
             return _build_contraction(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
-        if own := _find_common_factor(node):
-            return _build_contraction(
-                reader, [*before, (_drop_common_factor(node), mine), *after], out, classes, times(factor, own)
-            )
-        if node.kind == "cat":
-            return _distribute_over_parts(reader, factors, k, out, classes, factor)
-||||||| base
-            return _product(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
-        if own := _own_factor(node):
-            return _product(reader, [*before, (_without_factor(node), mine), *after], out, classes, times(factor, own))
-        if node.kind == "cat":
-            return _distributed(reader, factors, k, out, classes, factor)
-=======
-            return _product(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
-        if of_its_own := _own_factor(node):
-            rest = [*before, (_without_factor(node), mine), *after]
-            return _product(reader, rest, out, classes, times(factor, of_its_own))
+        if of_its_own := _find_common_factor(node):
+            rest = [*before, (_drop_common_factor(node), mine), *after]
+            return _build_contraction(reader, rest, out, classes, times(factor, of_its_own))
         if isinstance(node, Concatenation):
-            return _distributed(reader, factors, k, out, classes, factor)
->>>>>>> theirs
+            return _distribute_over_parts(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
     indices, sources = [classes[x] for x in out], tuple(factors)
     return ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=labels, factor=factor)

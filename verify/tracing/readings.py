@@ -16,19 +16,9 @@ from scaling_algebra.spec.networks.language import TRACED
 
 from .building import NOTHING_GROWS, Build
 from .gradients import TRAINING
-<<<<<<< ours
-from .graph import NotFinite, Scaled, Unreadable
 from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
-from .shapes import FACTORS, SCALED, read_by_shape
-||||||| base
-from .graph import NotFinite, Scaled, Unreadable
-from .models import COUNTS, Thin, Traced, first_sizes, read_equations
-from .shapes import FACTORS, SCALED, by_shape
-=======
-from .models import COUNTS, Thin, Traced, first_sizes, read_equations
 from .nodes import NotFinite, Scaled, Unreadable
-from .shapes import FACTORS, SCALED, by_shape
->>>>>>> theirs
+from .shapes import FACTORS, SCALED, read_by_shape
 
 WIDEST = 256
 """If a size is at least this, the module is not read again at larger sizes."""

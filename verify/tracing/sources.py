@@ -26,28 +26,12 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.powers import Power
 
-<<<<<<< ours
 from .config_probing import ConfigDifference
 from .config_reading import probe_config_files, read_config_file
-from .graph import Unreadable
 from .models import TracedModel
+from .nodes import Unreadable
 from .readings import read_module
 from .shapes import drop_fixed_map_notes
-||||||| base
-from .config_probing import Difference
-from .config_reading import config_of, read_config_file
-from .graph import Unreadable
-from .models import Traced
-from .readings import read as read_model
-from .shapes import along
-=======
-from .config_probing import Difference
-from .config_reading import config_of, read_config_file
-from .models import Traced
-from .nodes import Unreadable
-from .readings import read as read_model
-from .shapes import along
->>>>>>> theirs
 
 SETTINGS_NAME = "SCALING"
 """Name of the dict of sizes and options in the user's file."""

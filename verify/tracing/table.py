@@ -11,11 +11,11 @@ from typing import Any
 
 from scaling_algebra.errors import UsageError
 
-from .nodes import DataNode
 from .calls import MAKERS, RULES, SAME, plain
 from .elementwise import Cancels, cat_as_sum
 from .fixed import linear
 from .graph import View
+from .nodes import DataNode
 from .reading import Reader, stopped
 from .recording import STOPS, leaves, map_leaves, refs
 

@@ -200,7 +200,11 @@ def _function(writer: Writer, node: FunctionNode) -> Sides:
     if name not in FUNCTIONS or (node.over and name in NAMES):
         raise node.fail(f"{name} is no function of the equations; give them with --network")
     mine = [letters[x] for x in node.sources[0][1]]
-    inner = _acting(writer, node.source, mine) if isinstance(node.source, Parameter) else names.write_tensor(node.source, mine)
+    inner = (
+        _acting(writer, node.source, mine)
+        if isinstance(node.source, Parameter)
+        else names.write_tensor(node.source, mine)
+    )
     return letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})"
 
 
