@@ -36,36 +36,38 @@ class Norm:
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if of_few_entries(tr, s):
+        if acts_entrywise(tr, s):
             return DIRECTION.value(tr, s, t)
-        return over(tr, s, normed(tr, s, "value", t), t)
+        return apply_divisor(tr, s, read_normed(tr, s, "value", t), t)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if of_few_entries(tr, s):
+        if acts_entrywise(tr, s):
             return DIRECTION.change(tr, s, t)
-        first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
-        rest = remove_leading(tr.algebra, normed(tr, s, "change", t), first)
-        turned = self._along(tr, s, tr.algebra.add([first, now]), rest, first, t)
-        larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
-        turned = over(tr, s, over(tr, s, turned, 0), larger)
-        change = over(tr, s, self._orthogonal(tr, s, rest, turned, first), t)
-        return _perhaps_negative(tr, s, change, may_outgrow(tr.algebra, normed(tr, s, "change", t), first), t)
+        first, now = read_normed(tr, s, "initial", 0), read_normed(tr, s, "value", t)
+        rest = remove_leading(tr.algebra, read_normed(tr, s, "change", t), first)
+        turned = self._project_onto(tr, s, tr.algebra.add([first, now]), rest, first, t)
+        larger = min((0, t), key=lambda step: find_divisor(tr, s, step).size)
+        turned = apply_divisor(tr, s, apply_divisor(tr, s, turned, 0), larger)
+        change = apply_divisor(tr, s, self._remove_projection(tr, s, rest, turned, first), t)
+        return _allow_sign_change(tr, s, change, may_outgrow(tr.algebra, read_normed(tr, s, "change", t), first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        if of_few_entries(tr, s):
+        if acts_entrywise(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
         if t and tr.algebra.rung.numbers:  # what is a multiple of y is not known, where y has kernels that are not
             raise Exhausted
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:
-            above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
+            above = tr.gradient(s.out, t, {**dict.fromkeys(_find_removed_steps(tr, s), "init"), **modes})
         rest = remove_leading(tr.algebra, above, y)
-        left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y, t), y)
-        return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+        left = self._remove_projection(tr, s, rest, self._project_onto(tr, s, y, rest, y, t), y)
+        return apply_divisor(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal) -> Signal:
+    def _remove_projection(
+        self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal
+    ) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
         finitely many entries all may be along it."""
         left = (
@@ -73,7 +75,7 @@ class Norm:
         )
         return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
-    def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
+    def _project_onto(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
         """``direction <a, b> / dim``."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
@@ -92,49 +94,49 @@ class Direction(Entrywise):
     tensor learned from y (``of_few_entries``); there the rule of a growing index holds, which certifies less.
     """
 
-    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        x = super().argument(tr, s, which, t)
+    def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+        x = super().read_argument(tr, s, which, t)
         if which != "change":
             return x
-        first = super().argument(tr, s, "initial", 0)
+        first = super().read_argument(tr, s, "initial", 0)
         rest = remove_leading(tr.algebra, x, first)
         return mark_doubtful(tr.algebra, rest, select_multiples(tr.algebra, rest, first))
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        first, moved = (Entrywise.argument(self, tr, s, which, t) for which in ("initial", "change"))
-        change = self._over(tr, s, super().change(tr, s, t), t)
-        return _perhaps_negative(tr, s, change, may_outgrow(tr.algebra, moved, first), t)
+        first, moved = (Entrywise.read_argument(self, tr, s, which, t) for which in ("initial", "change"))
+        change = self._divide_by_size(tr, s, super().change(tr, s, t), t)
+        return _allow_sign_change(tr, s, change, may_outgrow(tr.algebra, moved, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        return over(tr, s, super().adjoint(tr, s, k, above, t, modes), t)
+        return apply_divisor(tr, s, super().adjoint(tr, s, k, above, t, modes), t)
 
-    def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        return self._over(tr, s, super()._polynomial(tr, s, t), t)
+    def _make_polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
+        return self._divide_by_size(tr, s, super()._make_polynomial(tr, s, t), t)
 
-    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+    def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the larger of the initial and the present size."""
-        return tr.algebra.scaled(signal, min((divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
+        return tr.algebra.scaled(signal, min((find_divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
 
 
 DIRECTION = Direction()
 
 
-def of_few_entries(tr: TrainingRun, s: Function) -> bool:
+def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
     """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
 
     Law: x is what a tensor makes, perhaps times constants. A sum over the index has no identity as that of sum y^2 if
     it is of y and of signals without a part of this tensor; or of one function of y alone, or with signals that other
     tensors have a part in, or with itself where the function is curved. |y| = relu(y) + relu(-y) has such an identity.
     """
-    role = _drawn(tr.network, s.inputs[0].name)
+    role = _find_source_tensor(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
         return False
-    return _meets_others(tr.network, s.out, tr.network.signals[s.out].index(s.over), role)
+    return _meets_independent_only(tr.network, s.out, tr.network.signals[s.out].index(s.over), role)
 
 
-def _steps_along(tr: TrainingRun, s: Function) -> Iterator[str]:
+def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
     """Tensors whose steps a norm takes away as long as its output y stays what it is.
 
     Law: a tensor that is used once, in a sum over the index of the norm of itself times y and nothing else, has the
@@ -151,7 +153,7 @@ def _steps_along(tr: TrainingRun, s: Function) -> Iterator[str]:
             yield c.tensor.name
 
 
-def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
+def _allow_sign_change(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
     """The change of what a norm divides: as large as that where it may be more than taken away."""
     if not outgrown or tr.decays:
         return change
@@ -159,13 +161,13 @@ def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bo
     return tr.algebra.add([change, tr.algebra.unknown(change.letters)])
 
 
-def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+def read_normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
     """The part of its argument that a norm sees."""
-    x = tr.at(s.inputs[0], which, t)
+    x = tr.read_factor(s.inputs[0], which, t)
     return tr.algebra.centred(x, s.over) if s.kind.centres else x
 
 
-def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
+def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     """The divisor of a norm.
 
     Raises:
@@ -173,7 +175,7 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     """
     source = s.inputs[0].name
     if s.kind.centres:
-        x = normed(tr, s, "value", t)
+        x = read_normed(tr, s, "value", t)
         size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
     elif (known := tr.context.certified(source, t)) is not None:
         size, certain = known, True
@@ -186,21 +188,21 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
 
 
-def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     """A signal divided by the size of what a norm reads."""
-    return tr.algebra.scaled(signal, divisor(tr, s, t))
+    return tr.algebra.scaled(signal, find_divisor(tr, s, t))
 
 
-def _drawn(network: Network, signal: str) -> str:
+def _find_source_tensor(network: Network, signal: str) -> str:
     """The tensor that makes a signal, perhaps times constants; "" if there is none."""
     producer = network.producer(signal)
     if not isinstance(producer, Product) or producer.tensor:
         return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
     learned = [x.name for x in producer.factors if find_tensors(network, x.name)]
-    return _drawn(network, learned[0]) if len(learned) == 1 else ""
+    return _find_source_tensor(network, learned[0]) if len(learned) == 1 else ""
 
 
-def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool = False) -> bool:
+def _meets_independent_only(network: Network, signal: str, at: int, role: str, alone: bool = False) -> bool:
     """Every sum over an index of a signal is of products with signals that a tensor has no part in.
 
     Args:
@@ -218,7 +220,7 @@ def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool
             own = (find_tensors(network, x.name) for x in s.inputs)
             parts = [x for x in own if role in x and x <= made]
             one = isinstance(s, Function) or (alone and len(parts) == 1)
-            if not _meets_others(network, s.out, out.index(letter), role, one):
+            if not _meets_independent_only(network, s.out, out.index(letter), role, one):
                 return False
             continue
         others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
@@ -229,6 +231,6 @@ def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool
         summed = letter not in out
         if summed and not alone and (not others or (s.tensor and letter in s.tensor.letters)):
             return False
-        if not summed and not _meets_others(network, s.out, out.index(letter), role, alone):
+        if not summed and not _meets_independent_only(network, s.out, out.index(letter), role, alone):
             return False
     return True

@@ -42,7 +42,7 @@ class Increment:
 class Stepping(Protocol):
     """What an optimizer makes of the gradients of a run (``updates.py``)."""
 
-    def of(self, role: str, t: int) -> list[Increment]:
+    def increments(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps of a tensor."""
 
 
@@ -78,16 +78,16 @@ class Products:
             share = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
             self._multipliers[SHARE] = share
 
-    def scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
+    def list_scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
         """Named multipliers."""
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
-    def multiplied(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
+    def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
         """A signal times named multipliers."""
-        scalars = self.scalars(multipliers)
+        scalars = self.list_scalars(multipliers)
         return self.algebra.scaled(signal, *scalars) if scalars else signal
 
-    def written(
+    def multiply_term(
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
     ) -> Signal:
         """``tensors * others``, with these parts of the tensors; ``above``: the gradient, in a backward pass.
@@ -105,11 +105,11 @@ class Products:
         parts = []
         for chosen in product(*alternatives):
             steps = [(x, step) for x, step in chosen if step is not None]
-            initial = [self._used(x) for x, step in chosen if step is None]
+            initial = [self._relabel_initial(x) for x, step in chosen if step is None]
             if not steps:
-                whole = self.product([*initial, *above, *others], out)
+                whole = self.multiply([*initial, *above, *others], out)
             else:
-                whole = self.applied(steps, above, [*initial, *others], out)
+                whole = self.apply_increments(steps, above, [*initial, *others], out)
                 text = ", ".join(f"step {step.step + 1} of d{self.network.tensors[x.name].symbol}" for x, step in steps)
                 text = f"({text})^T {acted}" if above else f"{text}, times {acted}"
                 whole = whole.but(name=text)
@@ -118,9 +118,9 @@ class Products:
         pairs = zip(symbols, modes, strict=True)
         text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
-        return self.multiplied(whole, term.multipliers).but(name=name)
+        return self.apply_multipliers(whole, term.multipliers).but(name=name)
 
-    def applied(
+    def apply_increments(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
     ) -> Signal:
         """``increments * others`` of several tensors, as in ``written``."""
@@ -129,7 +129,7 @@ class Products:
         scalars: list[Scalar] = []
         for x, step in steps:
             there = (*above, *others, *gradients, *inputs)
-            gradient, acted = self._in_use(x, step, "".join(s.letters for s in there) + out)
+            gradient, acted = self._relabel_increment(x, step, "".join(s.letters for s in there) + out)
             gradients.append(gradient)
             inputs += acted
             scalars += step.scalars
@@ -137,21 +137,21 @@ class Products:
         kept = "".join(s.letters for s in rest) + self.algebra.live(out)
         shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
-        inner = self.product(meeting, shared, tag)
-        return self.algebra.scaled(self.product([inner, *rest], out), *scalars)
+        inner = self.multiply(meeting, shared, tag)
+        return self.algebra.scaled(self.multiply([inner, *rest], out), *scalars)
 
-    def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
+    def _relabel_increment(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
         own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
         renamed = rename_apart(self.network, own, x.letters, inner, taken)
         relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 
-    def _used(self, x: Factor) -> Signal:
+    def _relabel_initial(self, x: Factor) -> Signal:
         """An initial tensor in the letters that it has in an equation."""
         return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].letters, x.letters)
 
-    def product(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
+    def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """A product, without the operands that are 1, and with 1 for each letter that nothing else has."""
         kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
         there = {c for s in kept for c in s.letters}
@@ -161,16 +161,16 @@ class Products:
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
         )
 
-    def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
+    def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
         letters = self.algebra.live(self.network.tensors[role].letters)
         if any(c not in letters for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            return [self.product(factors, letters)]
+            return [self.multiply(factors, letters)]
         return factors
 
-    def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
+    def measure_entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
         """The entry size of a product of factors and scalars, in the letters of a tensor."""
-        factors = self.entries(role, factors)
+        factors = self.expand_entries(role, factors)
         certain = all(map(self.algebra.certified, factors)) and all(x.certain for x in scalars)
         sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)

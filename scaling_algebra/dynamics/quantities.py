@@ -75,17 +75,17 @@ class Run(Protocol):
     def raw_gradient_size(self, role: str, t: int) -> Any:
         """Entry size of the gradient of a tensor."""
 
-    def alone(self, changing: str, outside: Collection[str]) -> Run:
+    def vary_only(self, changing: str, outside: Collection[str]) -> Run:
         """The same run if one tensor or signal alone changes: other tensors keep their initial values, and of the
         signals that come from ``outside`` the others do."""
 
-    def by(self, loss: str) -> Run:
+    def for_loss(self, loss: str) -> Run:
         """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Any:
         """The gradient of a loss beside the output at a signal, over the size of that of the output."""
 
-    def decaying(self) -> Run:
+    def relative_to_undecayed(self) -> Run:
         """The same run, relative to initial values that do not decay."""
 
     def inner(self, left: Any, right: Any) -> Any:
@@ -109,14 +109,20 @@ class Quantity:
     tensor: str = ""
 
 
-def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
+def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     """All quantities of a network, in reporting order.
 
     Raises:
         UsageError: two have one name.
     """
-    entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_beside(network)]
-    entries += _sizes(network)
+    entries = [
+        *_list_forward(network),
+        *_list_pathways(network),
+        *_list_aggregates(network),
+        *_list_gradients(network),
+        *_list_loss_gradients(network),
+    ]
+    entries += _list_tensor_sizes(network)
     named: dict[str, Quantity] = {}
     for q in entries:
         if named.setdefault(q.name, q) is not q:
@@ -125,50 +131,53 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     return named
 
 
-def with_decay(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
+def list_decay_quantities(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
     """Quantities with a second reading under decoupled weight decay. Everything else is relative to initial values that
     decayed, and says what was learned; these are relative to the values training began with, as one would log
     them."""
     if not any(rule.decoupled_decay for rule in trained.rules):
         return {}
     entries = [
-        Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _decayed_change(s.out))
+        Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _read_decayed_change(s.out))
         for s in network.statements
     ]
     entries += [
-        Quantity(f"d{t.symbol}.with-decay", f"{t.symbol}_t - {t.symbol}_0, not decayed", _decayed_update(role), role)
+        Quantity(
+            f"d{t.symbol}.with-decay", f"{t.symbol}_t - {t.symbol}_0, not decayed", _read_decayed_update(role), role
+        )
         for role, t in network.tensors.items()
     ]
     return {q.name: q for q in entries}
 
 
-def _decayed_change(x: str) -> Reading:
-    return lambda run, t: run.decaying().change(x, t)
+def _read_decayed_change(x: str) -> Reading:
+    return lambda run, t: run.relative_to_undecayed().change(x, t)
 
 
-def _decayed_update(role: str) -> Reading:
-    return lambda run, t: run.decaying().update_size(role, t)
+def _read_decayed_update(role: str) -> Reading:
+    return lambda run, t: run.relative_to_undecayed().update_size(role, t)
 
 
-def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
+def list_parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
     """The parts of a statement's output by name, each with its formula: ``init``, ``propagating``, ``effective`` and
     ``cross`` of a product with tensors, ``regated`` where it has gates that train; those of the argument of a function
     that has them."""
     x = statement.out
     initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
     if isinstance(statement, Product):
-        return _product_parts(network, statement, initial)
+        return _list_product_parts(network, statement, initial)
     below = network.producer(statement.inputs[0].name) if isinstance(statement, Function) and statement.inputs else None
     if not isinstance(below, Product) or not isinstance(statement, Function):
         return {}
     source = statement.inputs[0].name
     inherited = {
-        k: (f"{x} from {source}.{k}", _passed(statement, read)) for k, (_, read) in parts(network, below).items()
+        k: (f"{x} from {source}.{k}", _pass_through(statement, read))
+        for k, (_, read) in list_parts(network, below).items()
     }
     return {**inherited, "init": (f"{x} from initial values", initial)} if inherited else {}
 
 
-def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
+def _list_product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
     terms = expand_product(network, statement)
     if not any(term.tensors for term in terms):
         return {}
@@ -179,22 +188,25 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
             w = network.tensors[statement.tensor.name].symbol
             return " ".join([f"{tensors.replace('W', w)}", *(signals.replace("h", s.name) for s in statement.factors)])
         part = {"W_0dh_t": "propagating", "dW_th_0": "effective", "dW_tdh_t": "cross"}[tensors + signals]
-        return f"{_weighing(network, statement)}.{part}"
+        return f"{_write_weighted_sum(network, statement)}.{part}"
 
     readings: dict[str, tuple[str, Reading]] = {
         "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
-        "propagating": (formula("W_0", "dh_t"), _reads("part", statement, "init", "change")),
-        "effective": (formula("dW_t", "h_0"), _reads("part", statement, "update", "initial")),
-        "cross": (formula("dW_t", "dh_t"), _reads("part", statement, "update", "change")),
+        "propagating": (formula("W_0", "dh_t"), _call_method("part", statement, "init", "change")),
+        "effective": (formula("dW_t", "h_0"), _call_method("part", statement, "update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), _call_method("part", statement, "update", "change")),
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
     if any(not is_held(network, w.name) for w in terms[0].weights):
-        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.gate_change(statement, t))
+        readings["regated"] = (
+            f"{_write_weighted_sum(network, statement)}.regated",
+            lambda run, t: run.gate_change(statement, t),
+        )
     return readings
 
 
-def _weighing(network: Network, statement: Product) -> str:
+def _write_weighted_sum(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
     summed = summed_expert_indices(network, statement)
     weights = [w.name for w in expand_product(network, statement)[0].weights]
@@ -203,13 +215,13 @@ def _weighing(network: Network, statement: Product) -> str:
     return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
 
 
-def _passed(function: Function, read: Reading) -> Reading:
+def _pass_through(function: Function, read: Reading) -> Reading:
     if function.kind.kind == "norm":
         return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 
-def inner_product(name: str) -> list[tuple[str, int | None]]:
+def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
     """The sides of ``"<A, B@t>"`` as (quantity, step), step None where none is given; empty for any other name.
 
     Raises:
@@ -227,7 +239,7 @@ def inner_product(name: str) -> list[tuple[str, int | None]]:
     return sides
 
 
-def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
+def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     """A quantity by name, or the inner product ``"<A, B>"`` of two of them over all indices but the expert's.
 
     ``A@t`` takes A after t updates whatever step is asked for.
@@ -237,7 +249,7 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     """
     if name in table:
         return table[name]
-    sides = inner_product(name)
+    sides = parse_inner_product(name)
     for side in [inner for inner, _ in sides] or [name]:
         if side not in table:
             raise unknown_name_error("quantity", side, table)
@@ -257,33 +269,33 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     return Quantity(name, "inner product of " + " and ".join(formulas), read)
 
 
-def _forward(network: Network) -> list[Quantity]:
+def _list_forward(network: Network) -> list[Quantity]:
     entries = []
     for statement in network.statements:
         x = statement.out
         entries += [
-            Quantity(x, f"{x}_t", _reads("value", x)),
-            Quantity(f"{x}.change", f"{x}_t - {x}_0", _reads("change", x)),
+            Quantity(x, f"{x}_t", _call_method("value", x)),
+            Quantity(f"{x}.change", f"{x}_t - {x}_0", _call_method("change", x)),
         ]
         entries += [
-            Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
+            Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in list_parts(network, statement).items()
         ]
-        entries += _updated(network, statement)
-        entries += _of_weights(network, statement)
+        entries += _list_update_parts(network, statement)
+        entries += _list_weight_parts(network, statement)
     along = {(f.inputs[0].name, f.over): f for f in spread_functions(network)}
     names = Counter(name for name, _ in along)
     entries += [
         Quantity(
             f"{x}.spread" + (f".{over}" if names[x] > 1 else ""),
             f"{x}_t minus its mean over {over}",
-            _reads("spread", f),
+            _call_method("spread", f),
         )
         for (x, over), f in along.items()
     ]
     return entries
 
 
-def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
+def _list_weight_parts(network: Network, statement: Statement) -> list[Quantity]:
     """Parts of a signal by one factor of a weight that is a product of tensors: by its update, and by a change of what
     the whole weight reads."""
     above = find_weight_products(network).get(statement.out, ())
@@ -310,7 +322,7 @@ def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
     return [*entries, Quantity(f"{out}.effective.{w}", f"{others} d{w}_t {read}_t", update)]
 
 
-def _updated(network: Network, statement: Statement) -> list[Quantity]:
+def _list_update_parts(network: Network, statement: Statement) -> list[Quantity]:
     """The update times what it reads now, and that over the size of what it reads, and the same of the change that is
     passed on (MSSP paper, App. Q.4)."""
     if not isinstance(statement, Product) or not statement.tensor or len(statement.factors) != 1:
@@ -323,7 +335,10 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     def relative(whole: Reading) -> Reading:
         return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    updated, propagated = _reads("part", statement, "update", "value"), _reads("part", statement, "init", "change")
+    updated, propagated = (
+        _call_method("part", statement, "update", "value"),
+        _call_method("part", statement, "init", "change"),
+    )
     return [
         Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
         Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
@@ -331,7 +346,7 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     ]
 
 
-def _pathways(network: Network) -> list[Quantity]:
+def _list_pathways(network: Network) -> list[Quantity]:
     """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
     paper, App. C)."""
     entries = []
@@ -345,35 +360,35 @@ def _pathways(network: Network) -> list[Quantity]:
             continue
         for path, via in paths.items():
             formula = f"{w}_0 times the part of {change} that came through the {path} pathway"
-            entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _through_path(routed, x, via)))
+            entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _read_path(routed, x, via)))
     return entries
 
 
-def _through_path(routed: Product, x: str, via: str) -> Reading:
+def _read_path(routed: Product, x: str, via: str) -> Reading:
     return lambda run, t: run.part(routed, "init", "change", t, run.change_via(x, t, via))
 
 
-def _aggregates(network: Network) -> list[Quantity]:
+def _list_aggregates(network: Network) -> list[Quantity]:
     """The pieces A1, A2.k, A3 of a sum over experts by what alone changes, and D, where the outer tensor and what it
     acts on do (MSSP paper, App. I.3)."""
     entries = []
     for e in experts(network):
         for piece, changing in e.pieces.items():
-            entries.append(Quantity(f"{e.out}.{piece}", _piece(network, e, changing), _alone(e, changing)))
-        if e.outer and "cross" in (whole := parts(network, e.aggregation)):
-            *head, acted = _piece(network, e, e.outer[0]).split(" ")
+            entries.append(Quantity(f"{e.out}.{piece}", _write_piece(network, e, changing), _read_piece(e, changing)))
+        if e.outer and "cross" in (whole := list_parts(network, e.aggregation)):
+            *head, acted = _write_piece(network, e, e.outer[0]).split(" ")
             formula = " ".join([*head, f"d{acted.removesuffix('_0')}_t"])
             entries.append(Quantity(f"{e.out}.D", formula, whole["cross"][1]))
     return entries
 
 
-def _alone(e: ExpertSum, changing: str) -> Reading:
+def _read_piece(e: ExpertSum, changing: str) -> Reading:
     if not changing:
         return lambda run, t: run.initial(e.out)
-    return lambda run, t: run.alone(changing, (*e.entering, *e.gates)).change(e.out, t)
+    return lambda run, t: run.vary_only(changing, (*e.entering, *e.gates)).change(e.out, t)
 
 
-def _piece(network: Network, e: ExpertSum, changing: str) -> str:
+def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
     letters = summed_expert_indices(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
@@ -391,15 +406,15 @@ def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     return " ".join([*factors, f"{signal} by d{moved}_t"])
 
 
-def _backward(network: Network) -> list[Quantity]:
+def _list_gradients(network: Network) -> list[Quantity]:
     entries = []
     for adjoint in list_gradients(network):
-        entries.append(_gradient(network, adjoint, "", {}))
-        entries += [_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
+        entries.append(_make_gradient(network, adjoint, "", {}))
+        entries += [_make_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return entries
 
 
-def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
     name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
     statement = ", ".join(f"{network.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
@@ -407,30 +422,34 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
     return Quantity(name, formula, lambda run, t: run.gradient(adjoint.signal, t, modes, adjoint.via))
 
 
-def _beside(network: Network) -> list[Quantity]:
+def _list_loss_gradients(network: Network) -> list[Quantity]:
     """Gradients by each loss beside the output where they meet a tensor first, beside those by the output."""
     entries, f = dict[str, Quantity](), network.output
     for loss, x, g in find_meetings(network):
-        entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
+        entries |= {
+            f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _read_loss_gradient(of, x)) for of in (f, loss)
+        }
         entries[f"{loss} over {f} {x}"] = Quantity(
-            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("loss_gradient_ratio", loss, x)
+            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _call_method("loss_gradient_ratio", loss, x)
         )
     return [*entries.values()]
 
 
-def _by(loss: str, x: str) -> Reading:
-    return lambda run, t: run.by(loss).gradient(x, t)
+def _read_loss_gradient(loss: str, x: str) -> Reading:
+    return lambda run, t: run.for_loss(loss).gradient(x, t)
 
 
-def _sizes(network: Network) -> list[Quantity]:
+def _list_tensor_sizes(network: Network) -> list[Quantity]:
     symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
-    updates = [Quantity(f"d{w}", f"{w}_t - {w}_0", _reads("update_size", role), role) for role, w in symbols.items()]
+    updates = [
+        Quantity(f"d{w}", f"{w}_t - {w}_0", _call_method("update_size", role), role) for role, w in symbols.items()
+    ]
     return [
         *updates,
-        *(Quantity(f"g{w}", f"dL/d{w}", _reads("raw_gradient_size", role), role) for role, w in symbols.items()),
+        *(Quantity(f"g{w}", f"dL/d{w}", _call_method("raw_gradient_size", role), role) for role, w in symbols.items()),
     ]
 
 
-def _reads(what: str, *of: Any) -> Reading:
+def _call_method(what: str, *of: Any) -> Reading:
     """What a method of a run gives."""
     return lambda run, t: getattr(run, what)(*of, t)

@@ -40,7 +40,7 @@ class BeyondPowerCounting(Exception):
     """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
 
 
-def unknowns(network: Network) -> tuple[str, ...]:
+def name_unknowns(network: Network) -> tuple[str, ...]:
     """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
@@ -125,17 +125,17 @@ class TrainingRun:
         """Value after t updates minus the initial value."""
         raise NotImplementedError
 
-    def moved(self, statement: Statement, t: int) -> Signal:
+    def compute_change(self, statement: Statement, t: int) -> Signal:
         """The change of the output of a statement, from those of what it reads and of its tensors."""
         raise NotImplementedError
 
-    def own(self, statement: S) -> S:
+    def own_statement(self, statement: S) -> S:
         """A statement in the letters of this run."""
         own = self.network.producer(statement.out)
         assert isinstance(own, type(statement))
         return own
 
-    def at(self, factor: Factor, which: Which, t: int) -> Signal:
+    def read_factor(self, factor: Factor, which: Which, t: int) -> Signal:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
@@ -149,8 +149,10 @@ class TrainingRun:
         Args:
             x: instead of the signals, where there is one.
         """
-        s = self.own(statement)
-        return self.algebra.add([self._part(s, term, mode, which, t, x) for term in expand_product(self.network, s)])
+        s = self.own_statement(statement)
+        return self.algebra.add(
+            [self._make_term_part(s, term, mode, which, t, x) for term in expand_product(self.network, s)]
+        )
 
     def gate_change(self, statement: Product, t: int) -> Signal:
         """``(gates_t - gates_0) * the rest at t``.
@@ -158,7 +160,7 @@ class TrainingRun:
         A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
         B2 of MSSP paper, J.2).
         """
-        statement, letters, parts = self.own(statement), self.network.signals[statement.out], []
+        statement, letters, parts = self.own_statement(statement), self.network.signals[statement.out], []
         weights = expand_product(self.network, statement)[0].weights
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)
@@ -167,10 +169,12 @@ class TrainingRun:
                 continue
             others = list(statement.factors)
             others.remove(weight)
-            before = [self.at(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others]
-            parts.append(self.algebra.product([self.at(weight, "change", t), *before], letters))
+            before = [
+                self.read_factor(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others
+            ]
+            parts.append(self.algebra.product([self.read_factor(weight, "change", t), *before], letters))
         whole = self.algebra.add(parts or [self.algebra.nothing(letters)])
-        return self.algebra.scaled(whole, *self.products.scalars(statement.multipliers))
+        return self.algebra.scaled(whole, *self.products.list_scalars(statement.multipliers))
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
@@ -186,23 +190,25 @@ class TrainingRun:
         """
         raise NotImplementedError
 
-    def transposed(
+    def transpose_product(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
         """The adjoint of a product with respect to its k-th factor: the product of ``above`` and the others, these
         written out to the tensors, so that a tensor meets the gradient before anything else does. Letters missing from
         ``out`` are summed."""
-        out, updates = statement.factors[k].letters if out is None else out, partial(self.steps.of, t=t)
+        out, updates = statement.factors[k].letters if out is None else out, partial(self.steps.increments, t=t)
         parts = []
         for term in expand_product(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
-            signals = [self.at(x, "value", t) for x in term.signals]
-            signals += [self.at(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights]
+            signals = [self.read_factor(x, "value", t) for x in term.signals]
+            signals += [
+                self.read_factor(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights
+            ]
             for mode in product(*kept):
-                parts.append(self.products.written(term, mode, [above], signals, out, updates))
+                parts.append(self.products.multiply_term(term, mode, [above], signals, out, updates))
         return self.algebra.add(parts)
 
-    def factors(
+    def gradient_factors(
         self,
         role: str,
         t: int,
@@ -216,13 +222,13 @@ class TrainingRun:
             above: what is read of a signal for its gradient; ``acted``: for its value.
         """
         above = above or partial(self.gradient, t=t)
-        acted = acted or partial(self.at, which="value", t=t)
+        acted = acted or partial(self.read_factor, which="value", t=t)
         products = []
         indices = self.network.tensors[role].letters
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
-            signals = [self.products.multiplied(above(statement.out), statement.multipliers)]
+            signals = [self.products.apply_multipliers(above(statement.out), statement.multipliers)]
             letters = [out, *(x.letters for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
             read, own = "".join(letters), statement.tensor.letters
@@ -235,7 +241,7 @@ class TrainingRun:
             )
         return products
 
-    def named(self, signal: Signal, name: str) -> Signal:
+    def with_name(self, signal: Signal, name: str) -> Signal:
         """A signal under a name for explanations."""
         return signal.but(name=name)
 
@@ -243,34 +249,36 @@ class TrainingRun:
         """Notes what is assumed (``spec/glossary.py``), or why something is not known, of all that rests on this."""
         self.algebra.notes.add(text)
 
-    def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
+    def remember(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         """A result, computed once and named for explanations."""
-        return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
+        return self.ledger.remember((self.context.name, *key), lambda: self.with_name(compute(), name))
 
-    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+    def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
         """What a rule makes of a signal; signals that are counted alike are made once where none is explained."""
         return compute()
 
-    def _part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
+    def _make_term_part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
         out = self.network.signals[s.out]
-        weights = [self.at(w, "initial", 0) for w in term.weights]
+        weights = [self.read_factor(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
             choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.letters)]]
         elif which == "change":
-            changes = [self.at(f, "change", t) for f in term.signals]
-            initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
+            changes = [self.read_factor(f, "change", t) for f in term.signals]
+            initial, now = ([self.read_factor(f, w, t) for f in term.signals] for w in ("initial", "value"))
             choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].zero]
         else:
-            choices = [[self.at(f, which, t) for f in term.signals]]
+            choices = [[self.read_factor(f, which, t) for f in term.signals]]
         modes: list[tuple[Mode, ...]] = [MODES[:1] * len(term.tensors)]
         if mode == "update":  # the first k as they are now, the next one by its update, the rest as they were
             modes = []
             for k in range(len(term.tensors)):
                 for before in product(MODES, repeat=k):
                     modes.append((*before, MODES[1], *MODES[:1] * (len(term.tensors) - k - 1)))
-        updates = partial(self.steps.of, t=t)
+        updates = partial(self.steps.increments, t=t)
         parts = [
-            self.products.written(term, m, [], [*weights, *signals], out, updates) for m in modes for signals in choices
+            self.products.multiply_term(term, m, [], [*weights, *signals], out, updates)
+            for m in modes
+            for signals in choices
         ]
         return self.algebra.add(parts) if parts else self.algebra.nothing(out)

@@ -27,12 +27,12 @@ from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
 from .products import Increment
-from .run import BeyondPowerCounting, Modes, RunContext, TrainingRun, Which, unknowns
+from .run import BeyondPowerCounting, Modes, RunContext, TrainingRun, Which, name_unknowns
 from .trajectory import Trajectory
 from .updates import TensorSteps
 
 
-def algebra_for(
+def make_algebra(
     network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
 ) -> Algebra:
     """The algebra whose letters and unknowns are those of a network.
@@ -44,31 +44,36 @@ def algebra_for(
     Raises:
         UsageError: K < M where the routing is part of the dynamics.
     """
-    if not (routed or sparse(network, ray)):
+    if not (routed or is_sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred_axes(network))
         return Algebra(
-            ray, network.letters, unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
+            ray, network.letters, name_unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
         )
     if mask := next((s for s in network.functions if s.masks), None):
         raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
-    if function := behind(network):
+    if function := find_nonlinear_use(network):
         raise UsageError(
             f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
             "give a ray with K = M"
         )
-    if function := unselected(network):
+    if function := find_nonzero_function(network):
         raise UsageError(
             f"{network.name}: {function.out} is not zero at experts that a token does not select; give a ray with K = M"
         )
-    seen, among = active(network)
+    seen, among = select_active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing | centred_axes(network))
     return Algebra(
-        ray, letters, unknowns(network), gap, tracked_indices(network) + "".join(among) + kept, centred_axes(network)
+        ray,
+        letters,
+        name_unknowns(network),
+        gap,
+        tracked_indices(network) + "".join(among) + kept,
+        centred_axes(network),
     )
 
 
-def trajectory_for(
+def make_trajectory(
     network: Network,
     algebra: Algebra,
     point: Point,
@@ -77,11 +82,11 @@ def trajectory_for(
     routed: bool = False,
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
-    kind = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
+    kind = RoutedTrajectory if routed or is_sparse(network, algebra.ray) else Trajectory
     return kind(network, algebra, point, optimizer, context)
 
 
-def bounds_for(
+def make_bounds(
     network: Network,
     algebra: Algebra,
     point: Point,
@@ -90,16 +95,16 @@ def bounds_for(
     routed: bool = False,
 ) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
-    kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
+    kind = RoutedBounds if routed or is_sparse(network, algebra.ray) else BoundRun
     return kind(network, algebra, point, optimizer, context)
 
 
-def sparse(network: Network, ray: Ray) -> bool:
+def is_sparse(network: Network, ray: Ray) -> bool:
     """Does a vanishing share of the experts see a token?"""
     return bool(find_aggregations(network)) and ray["K"] != ray["M"]
 
 
-def active(network: Network) -> tuple[Network, dict[str, str]]:
+def select_active(network: Network) -> tuple[Network, dict[str, str]]:
     """The network with every index of all experts replaced by one of the active experts, and which replaces which."""
     taken = "".join(network.letters)
     spare = (x for x in SPARE if x not in taken)
@@ -108,7 +113,7 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     swap = str.maketrans(names)
 
     def statement(s: Statement) -> Statement:
-        s = _routed(network, s)
+        s = _drop_routing(network, s)
         if isinstance(s, Product):
             factors = tuple(x.rename_indices(names) for x in s.factors)
             return replace(s, tensor=s.tensor and s.tensor.rename_indices(names), factors=factors)
@@ -135,28 +140,28 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     return seen, among
 
 
-def _routes(network: Network, s: Statement) -> bool:
+def _is_routing(network: Network, s: Statement) -> bool:
     """Does it select experts? A selection along another index is a function like others."""
     return isinstance(s, Function) and s.kind.selects and network.axes[s.over] == "M"
 
 
-def _routed(network: Network, s: Statement) -> Statement:
+def _drop_routing(network: Network, s: Statement) -> Statement:
     """A statement without the selection that is the routing."""
-    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _routes(network, s) else s
+    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _is_routing(network, s) else s
 
 
-def averaged(network: Network) -> Network:
+def weight_expert_sums(network: Network) -> Network:
     """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
 
     def shared(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
-        return _routed(network, s)
+        return _drop_routing(network, s)
 
     return replace(network, statements=tuple(map(shared, network.statements)))
 
 
-def behind(network: Network) -> Statement | None:
+def find_nonlinear_use(network: Network) -> Statement | None:
     """A function of what a sum over experts made, or a product of two such signals, if there is one."""
     summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
@@ -167,7 +172,7 @@ def behind(network: Network) -> Statement | None:
     return None
 
 
-def unselected(network: Network) -> Function | None:
+def find_nonzero_function(network: Network) -> Function | None:
     """A function with f(0) != 0 of what is zero at experts that are not selected, if a sum over experts has no other
     factor that is zero there."""
     zero, made = set[str](), dict[str, Function]()
@@ -178,7 +183,7 @@ def unselected(network: Network) -> Function | None:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in network.summed_indices(s)):
             if by and not vanishes:
                 return by
-        elif _routes(network, s):
+        elif _is_routing(network, s):
             zero.add(s.out)
         elif vanishes and isinstance(s, Function) and 0 in s.kind.powers:
             made[s.out] = s
@@ -194,11 +199,12 @@ class RoutedTrajectory(Trajectory):
 
     def __post_init__(self) -> None:
         network = self.network
-        self.network, self._among = active(network)
+        self.network, self._among = select_active(network)
         super().__post_init__()
-        shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
-        self._batch = self._over_all(
-            averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
+        shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _is_routing(network, s)}
+        self._batch = self._make_batch_run(
+            weight_expert_sums(network),
+            replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch"),
         )
         self._whole = {
             s.out
@@ -206,17 +212,17 @@ class RoutedTrajectory(Trajectory):
             if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
         }
         """Shares of all experts."""
-        self.steps = _SeenSteps(self, self._batch.steps, self._seen)
+        self.steps = _TokenSteps(self, self._batch.steps, self._select_own)
 
-    def _over_all(self, network: Network, context: RunContext) -> Trajectory:
+    def _make_batch_run(self, network: Network, context: RunContext) -> Trajectory:
         """The run over all experts of a batch."""
         return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:
-        return self._seen(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
+        return self._select_own(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
 
     def change(self, signal: str, t: int) -> Signal:
-        return self._seen(self._batch.change(signal, t)) if signal in self._whole else super().change(signal, t)
+        return self._select_own(self._batch.change(signal, t)) if signal in self._whole else super().change(signal, t)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         for s, _ in self.network.consumers(signal):
@@ -226,19 +232,21 @@ class RoutedTrajectory(Trajectory):
                 )
         return super()._gradient(signal, t, modes, via)
 
-    def decaying(self) -> Trajectory:
+    def relative_to_undecayed(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
 
-    def factors(
+    def gradient_factors(
         self,
         role: str,
         t: int,
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        return [tuple(map(self._seen, product)) for product in self._batch.factors(role, t, above, acted)]
+        return [
+            tuple(map(self._select_own, product)) for product in self._batch.gradient_factors(role, t, above, acted)
+        ]
 
-    def _seen(self, signal: Signal) -> Signal:
+    def _select_own(self, signal: Signal) -> Signal:
         """The entries of a signal over all experts that a token sees: those of its own."""
         self.note("random-routing")
         for new, old in self._among.items():
@@ -246,7 +254,7 @@ class RoutedTrajectory(Trajectory):
         return signal
 
 
-class _SeenSteps(TensorSteps):
+class _TokenSteps(TensorSteps):
     """What a token sees of the steps of a batch.
 
     Args:
@@ -255,17 +263,17 @@ class _SeenSteps(TensorSteps):
 
     def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:
         super().__init__(run)
-        self._batch, self._seen = batch, seen
+        self._batch, self._select_own = batch, seen
 
-    def of(self, role: str, t: int) -> list[Increment]:
-        steps, seen = self._batch.of(role, t), self._seen
+    def increments(self, role: str, t: int) -> list[Increment]:
+        steps, seen = self._batch.increments(role, t), self._select_own
         return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in steps]
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self._batch.raw_gradient_size(role, t)
 
-    def through(self, signal: str, step: int, via: str) -> Signal:
-        return self._seen(self._batch.through(signal, step, via))
+    def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
+        return self._select_own(self._batch.read_gradient_via(signal, step, via))
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):
@@ -278,7 +286,7 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
     _batch: BoundRun
 
     @cached_property
-    def _alike(self) -> frozenset[str]:
+    def _before_sums(self) -> frozenset[str]:
         """Signals that no sum over active experts is behind."""
         network, behind = self._batch.network, set[str]()
         for s in network.statements:
@@ -290,19 +298,19 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
             )
         return frozenset(network.signals) - behind
 
-    def moved(self, s: Statement, t: int) -> Signal:
-        if s.out not in self._alike:
-            return super().moved(s, t)
+    def compute_change(self, s: Statement, t: int) -> Signal:
+        if s.out not in self._before_sums:
+            return super().compute_change(s, t)
         size = self._batch.bounds.get(("change", s.out))
-        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
+        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._make_bounded(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        if statement.out not in self._alike or x is not None:
+        if statement.out not in self._before_sums or x is not None:
             return super().part(statement, mode, which, t, x)
-        return self._seen(self._batch.part(statement, mode, which, t))
+        return self._select_own(self._batch.part(statement, mode, which, t))
 
-    def _over_all(self, network: Network, context: RunContext) -> BoundRun:
+    def _make_batch_run(self, network: Network, context: RunContext) -> BoundRun:
         return BoundRun(network, self.algebra, self.point, self.optimizer, context)
 
-    def settled(self) -> bool:
-        return self._batch.settled() and super().settled()
+    def find_fixed_point(self) -> bool:
+        return self._batch.find_fixed_point() and super().find_fixed_point()

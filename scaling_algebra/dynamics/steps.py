@@ -22,7 +22,7 @@ from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
 from scaling_algebra.spec.networks.indices import count_multiplicity
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
 
-from .functions import mean
+from .functions import mean_value
 from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]
@@ -44,7 +44,7 @@ def vanishes(factors: Factors) -> bool:
 # signs ----------------------------------------------------------------------------------------------------------
 
 
-def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
+def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
     """The gradient of a tensor in the form that its sign is read off, use by use.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and a positive factor does not change a sign: it is replaced by its mean. Of a
@@ -55,54 +55,58 @@ def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> l
         Exhausted: which one leads is not certified.
     """
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
-    leading = there[_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
+    leading = there[_find_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
     if any(f.kind.gaps for f in tr.network.functions):
         net, uses = tr.network, tr.network.uses(role)
-        zeros = [zeros_of_gradient(net, use.out).union(*(zeros_of(net, x.name) for x in use.factors)) for use in uses]
-        _covered(net.tensors[role].symbol, zeros[leading], [zeros[k] for k in there if k != leading])
-        _seen(tr, t, [x.name for x in uses[leading].factors], uses[leading].out)
+        zeros = [
+            find_gradient_zeros(net, use.out).union(*(find_zeros(net, x.name) for x in use.factors)) for use in uses
+        ]
+        _check_zeros(net.tensors[role].symbol, zeros[leading], [zeros[k] for k in there if k != leading])
+        _check_sums(tr, t, [x.name for x in uses[leading].factors], uses[leading].out)
     signed = list(gradients)
-    if not _summed(tr, role, signed[leading]):
-        unsigned = tr.factors(role, t, lambda x: _direction(tr, x, t), lambda x: _unsigned(tr, x, t))[leading]
+    if not _sums_indices(tr, role, signed[leading]):
+        unsigned = tr.gradient_factors(
+            role, t, lambda x: _read_gradient_sign(tr, x, t), lambda x: _read_sign(tr, x, t)
+        )[leading]
         pairs = zip(unsigned, signed[leading], strict=True)
-        signed[leading] = tuple(_sign(tr, _lasting(tr, role, s, whole, t)) for s, whole in pairs)
+        signed[leading] = tuple(_mark_sign(tr, _allow_memory(tr, role, s, whole, t)) for s, whole in pairs)
     return signed
 
 
-def zeros_of(net: Network, signal: str) -> frozenset[str]:
+def find_zeros(net: Network, signal: str) -> frozenset[str]:
     """Functions and sums that make a share of the entries of a signal exactly zero."""
     s = net.producer(signal)
     if isinstance(s, Function):
         if s.kind.gaps and not is_linear(net, s):
             return frozenset({signal})
         keeps = (not s.kind.mixes or s.kind.kind == "norm") and 0 not in s.kind.powers and not s.kind.centres
-        return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
+        return find_zeros(net, s.inputs[0].name) if keeps else frozenset()
     if isinstance(s, Sum):
-        return frozenset({signal} if all(zeros_of(net, x.name) for x in s.terms) else ())
+        return frozenset({signal} if all(find_zeros(net, x.name) for x in s.terms) else ())
     if s is None or net.summed_indices(s):
         return frozenset()
-    return frozenset[str]().union(*(zeros_of(net, x.name) for x in s.factors))
+    return frozenset[str]().union(*(find_zeros(net, x.name) for x in s.factors))
 
 
-def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
+def find_gradient_zeros(net: Network, signal: str) -> frozenset[str]:
     """The same of the gradient at a signal."""
     uses = [(s, k) for s, k in net.consumers(signal) if not isinstance(s, Function) or s.kind.kind != "stopped"]
-    paths = [_zeros_of_path(net, s, k) for s, k in uses]
+    paths = [_find_path_zeros(net, s, k) for s, k in uses]
     return paths[0] if len(paths) == 1 else frozenset({signal} if paths and all(paths) else ())
 
 
-def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
+def _find_path_zeros(net: Network, s: Statement, k: int) -> frozenset[str]:
     if isinstance(s, Function):
         if s.kind.gaps and not is_linear(net, s):
             return frozenset({s.out})
-        return frozenset() if s.kind.mixes or s.held else zeros_of_gradient(net, s.out)
+        return frozenset() if s.kind.mixes or s.held else find_gradient_zeros(net, s.out)
     if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
         return frozenset()
     others = [x for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
-    return zeros_of_gradient(net, s.out).union(*(zeros_of(net, x.name) for x in others))
+    return find_gradient_zeros(net, s.out).union(*(find_zeros(net, x.name) for x in others))
 
 
-def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") -> None:
+def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") -> None:
     """Sums that a sign is taken of: none has a largest term that is exactly zero where a smaller one is not.
 
     Raises:
@@ -112,41 +116,41 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
     for name in values:
         s = net.producer(name)
         if isinstance(s, Sum):
-            terms = [(rms(tr.value(x.name, t)), zeros_of(net, x.name), x.name) for x in s.terms]
-            _seen(tr, t, [x for _, _, x in _largest(tr, name, terms)])
+            terms = [(rms(tr.value(x.name, t)), find_zeros(net, x.name), x.name) for x in s.terms]
+            _check_sums(tr, t, [x for _, _, x in _select_largest(tr, name, terms)])
         elif isinstance(s, Product) and not net.summed_indices(s):
-            _seen(tr, t, [x.name for x in s.factors])
+            _check_sums(tr, t, [x.name for x in s.factors])
         elif isinstance(s, Function) and s.kind.signed:
-            _seen(tr, t, [s.inputs[0].name])
+            _check_sums(tr, t, [s.inputs[0].name])
     uses = net.consumers(gradient) if gradient else ()
     paths: list[Addend] = [(0, frozenset(), use) for use in uses]
     if len(uses) > 1:
-        paths = [(rms(tr.gradient(gradient, t, via=s.out)), _zeros_of_path(net, s, k), (s, k)) for s, k in uses]
-    for _, _, (s, k) in _largest(tr, f"the gradient of {gradient}", paths):
+        paths = [(rms(tr.gradient(gradient, t, via=s.out)), _find_path_zeros(net, s, k), (s, k)) for s, k in uses]
+    for _, _, (s, k) in _select_largest(tr, f"the gradient of {gradient}", paths):
         others = [x.name for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
         if not isinstance(s, Product) or set(s.letters) <= set(s.factors[k].letters):
-            _seen(tr, t, others, s.out)
+            _check_sums(tr, t, others, s.out)
 
 
-def _largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
+def _select_largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
     """The largest of some terms of a sum, each with its size and what makes entries of it zero."""
     values = [None if size is None else tr.algebra.value(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)
     largest = [x for x, value in zip(terms, values, strict=True) if value == top]
     if all(zeros for _, zeros, _ in largest):
         smaller = [x[1] for x, value in zip(terms, values, strict=True) if value not in (top, None)]
-        _covered(name, largest[0][1] if len(largest) == 1 else frozenset({name}), smaller)
+        _check_zeros(name, largest[0][1] if len(largest) == 1 else frozenset({name}), smaller)
     return largest
 
 
-def _covered(name: str, zeros: frozenset[str], others: Sequence[frozenset[str]]) -> None:
+def _check_zeros(name: str, zeros: frozenset[str], others: Sequence[frozenset[str]]) -> None:
     if zeros and not all(zeros <= x for x in others):
         raise BeyondPowerCounting(
             f"the sign of {name}: its largest term is exactly zero where {min(zeros)} is, and a smaller one decides"
         )
 
 
-def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
+def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
     be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
@@ -157,9 +161,9 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
     return s.but(tail=size, leaf=None, flat=frozenset(), centred={}) if tr.optimizer.of(role).memory and t else s
 
 
-def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
+def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     """The product that is larger than all others."""
-    entries = [tr.products.entry(role, factors) for factors in gradients]
+    entries = [tr.products.measure_entry(role, factors) for factors in gradients]
     if not all(x.certain for x in entries):
         raise Exhausted
     sizes = [tr.algebra.value(x.packed or 0) for x in entries]
@@ -171,13 +175,13 @@ def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     return order[0]
 
 
-def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
+def _sums_indices(tr: TrainingRun, role: str, factors: Factors) -> bool:
     """The gradient is a sum over indices that the tensor does not have."""
     letters = tr.network.tensors[role].letters
     return any(c not in letters for s in factors for c in s.letters)
 
 
-def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
+def _read_gradient_sign(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
     if len(uses) != 1 or signal in find_selection_inputs(tr.network):
@@ -187,10 +191,10 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     if letters != tr.network.signals[signal]:
         return tr.gradient(signal, t)
     if isinstance(s, Sum):
-        return _direction(tr, s.out, t)
+        return _read_gradient_sign(tr, s.out, t)
     if isinstance(s, Function):
         passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).zero
-        return _direction(tr, s.out, t) if passes else tr.gradient(signal, t)
+        return _read_gradient_sign(tr, s.out, t) if passes else tr.gradient(signal, t)
     others = [x for j, x in enumerate(s.factors) if j != k]
     above = tr.network.signals[s.out]
     if (
@@ -199,21 +203,21 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
         or len(set(letters)) < len(letters)
     ):
         return tr.gradient(signal, t)
-    operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
-    return tr.products.multiplied(tr.products.product(operands, letters), s.multipliers)
+    operands = [_read_gradient_sign(tr, s.out, t), *(_read_sign(tr, x, t) for x in others)]
+    return tr.products.apply_multipliers(tr.products.multiply(operands, letters), s.multipliers)
 
 
-def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
+def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
+        return tr.algebra.relabelled(_read_sign(tr, s.source, t), s.source.letters, factor.letters)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
-    return tr.at(factor, "value", t)
+        return tr.algebra.relabelled(mean_value(tr, s), tr.network.signals[factor.name], factor.letters)
+    return tr.read_factor(factor, "value", t)
 
 
-def _sign(tr: TrainingRun, s: Signal) -> Signal:
+def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
     """What a sign is an odd function of.
 
     Law: the square of a sign is 1, so what a function makes of it has no product of two of its parts: where there are
@@ -227,7 +231,7 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
     return mark_doubtful(tr.algebra, s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
-def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
+def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
     """Products that a step which is normalised entry by entry is the sum of, each with a factor of its own.
 
     Law: a step is g / (v + epsilon), with v as large as a gradient and a function of its sign: what is linear in g,
@@ -237,8 +241,8 @@ def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: in
         names: what explanations call the factors.
         share: packed size of v / epsilon, at most 0. again: a step before had as much of F.
     """
-    odds = (tr.once(("odd", again), s, partial(odd, tr, s, again)) for s in factors)
-    bent = tuple(_signed(tr, y, s, name) for y, s, name in zip(odds, factors, names, strict=True))
+    odds = (tr.compute_once(("odd", again), s, partial(make_odd_function, tr, s, again)) for s in factors)
+    bent = tuple(_add_sign_part(tr, y, s, name) for y, s, name in zip(odds, factors, names, strict=True))
     if not share:
         return [((), bent)]
     less = Scalar("what the step divides by over epsilon", share)
@@ -248,17 +252,17 @@ def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: in
     return [((), tuple(x if x is y else tr.algebra.add([x, y]) for x, y in both))]
 
 
-def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int, again: bool) -> list[Step]:
+def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int, again: bool) -> list[Step]:
     """Products of several uses of a tensor that a step which is normalised entry by entry has beside those of each.
 
     Law: F(u v + x y + ...) with F odd and generic has every product of an odd number of uses, entry by entry. Where
     sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
     """
     letters = tr.algebra.live(tr.network.tensors[role].letters)
-    there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
+    there, most = [x for x in gradients if not vanishes(x)], list_odd_powers(tr, letters)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
-    sizes = [x.packed for x in (tr.products.entry(role, y) for y in there) if x.packed is not None]
+    sizes = [x.packed for x in (tr.products.measure_entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
         return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
     size = max(sizes, key=tr.algebra.value)
@@ -270,7 +274,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     parts = []
     for factors in there:
         groups = [[s for s in factors if x.issuperset(s.letters) and s.letters] for x in blocks]
-        parts.append([tr.products.product(group, x) for group, x in zip(groups, kept, strict=True)])
+        parts.append([tr.products.multiply(group, x) for group, x in zip(groups, kept, strict=True)])
     steps: list[Step] = []
     for number in range(3, most + 1, 2):
         less = [Scalar("1/a square", (1 - number) * size), Scalar("what the step divides by over epsilon", share)]
@@ -283,7 +287,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     return steps
 
 
-def odd_powers(tr: TrainingRun, letters: str) -> range:
+def list_odd_powers(tr: TrainingRun, letters: str) -> range:
     """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
     At others nothing averages out, and what is linear is as large."""
     most = max((count_multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
@@ -291,7 +295,7 @@ def odd_powers(tr: TrainingRun, letters: str) -> range:
     return range(1, 2 if tr.context.degrees == "lowest" else most + (3 if more else 1), 2)
 
 
-def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
+def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     """A factor of a generic odd function of a gradient, entry by entry; the factor itself where that makes it.
 
     Law: x + x^3 + ... with generic coefficients. What sums to zero does so no more. Powers above the first are seen by
@@ -299,10 +303,10 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
     whole = tr.algebra.uncentred(s)
-    size, most = tr.algebra.rms(s), odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
+    size, most = tr.algebra.rms(s), list_odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
     few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
     if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
-        most = max(most, _skew(tr, few))
+        most = max(most, _find_even_number(tr, few))
     if size is None or most < 3:
         return whole
     if few is not whole and few.tail is not None and tr.algebra.value(few.tail) >= tr.algebra.value(size):
@@ -317,7 +321,7 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     return tr.algebra.add(parts)
 
 
-def _skew(tr: TrainingRun, s: Signal) -> int:
+def _find_even_number(tr: TrainingRun, s: Signal) -> int:
     """The smallest odd number of random kernels of a signal with a product that is even in every tensor; 0 where there
     is none: then other signs of some tensors give the signal another sign, and it is symmetric. And 0 where it is no
     larger than its mean and squares, or what is not linear is a bound alone: so are functions of it."""
@@ -353,7 +357,7 @@ def _spans_one(vectors: Iterable[int]) -> bool:
     return reduced(1) == 0
 
 
-def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
+def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
     """A factor of a normalised step, and what is nonlinear in its sign, a Gaussian of its own, where there are norms.
 
     Law: sign(u) is a multiple of u plus higher Hermite parts, uncorrelated with all that is linear in u. Where a
@@ -368,7 +372,7 @@ def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
     if not tr.network.norms or size is None or not s.letters or s.flat.issuperset(s.letters):
         return s
     part = tr.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)
-    return tr.named(tr.algebra.add([s, part]), whole.name)
+    return tr.with_name(tr.algebra.add([s, part]), whole.name)
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
@@ -379,7 +383,7 @@ def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
 # singular directions --------------------------------------------------------------------------------------------
 
 
-def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
+def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
     """The factor of every use of a tensor, beyond one over the size of the whole, in a step that brings all
     singular values to one; None where its gradient is exactly zero.
 
@@ -398,7 +402,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         grown = [c for s in gradients[k] for c in s.letters if c not in letters and tr.grows(c)]
         if grown:
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
-        if (summed := _summed_fixed(tr, role, k)) and any(_one_direction(tr, s) for s in gradients[k]):
+        if (summed := _find_summed_index(tr, role, k)) and any(_has_one_direction(tr, s) for s in gradients[k]):
             raise BeyondPowerCounting(
                 f"the gradient of {symbol} sums over {summed}, along which its largest part has one direction: what is "
                 "smaller has others, which are brought to one, too"
@@ -407,13 +411,13 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     if len(there) == 1:
         shares[there[0]] = Scalar("all of the gradient", 0)
         return shares
-    entries = {k: tr.products.entry(role, gradients[k]) for k in there}
+    entries = {k: tr.products.measure_entry(role, gradients[k]) for k in there}
     sizes, certain = {k: x.packed or 0 for k, x in entries.items()}, all(x.certain for x in entries.values())
     group = {k: k for k in there}
     for j, k in combinations(there, 2):
-        if _shares(gradients[j], gradients[k]):
+        if _share_factor(gradients[j], gradients[k]):
             group = {x: group[j] if g == group[k] else g for x, g in group.items()}
-        elif tr.optimizer.of(role).memory or not _orthogonal(tr, role, gradients[j], gradients[k]):
+        elif tr.optimizer.of(role).memory or not _are_orthogonal(tr, role, gradients[j], gradients[k]):
             raise BeyondPowerCounting(
                 f"{symbol} is used {len(there)} times, and the directions of its gradients overlap"
             )
@@ -430,14 +434,14 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     return shares
 
 
-def _summed_fixed(tr: TrainingRun, role: str, k: int) -> str:
+def _find_summed_index(tr: TrainingRun, role: str, k: int) -> str:
     """Returns an index of fixed length, such as tokens, that the gradient of a use sums over; "" if there is none."""
     use = tr.network.uses(role)[k]
     letters = dict.fromkeys("".join([use.letters, *(x.letters for x in use.factors)]))
     return next((c for c in letters if c not in tr.network.tensors[role].letters and not tr.grows(c)), "")
 
 
-def _one_direction(tr: TrainingRun, s: Signal) -> bool:
+def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
     """Tests whether the largest part of a factor is one vector, whatever the token, and there are smaller ones.
 
     Law: it differs between tokens by tensors that act on an index of fixed length alone, as on the data.
@@ -450,7 +454,7 @@ def _one_direction(tr: TrainingRun, s: Signal) -> bool:
     return all(name in tensors and all(map(tr.grows, tensors[name])) for name in leaves)
 
 
-def turned(tr: TrainingRun, factors: Factors) -> Factors:
+def add_raised_directions(tr: TrainingRun, factors: Factors) -> Factors:
     """The factors of a gradient in a step with inverse roots of sums over steps: beside each there is as much again.
 
     Law: (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4) raises the directions by which gradients of several steps differ, the
@@ -466,21 +470,23 @@ def turned(tr: TrainingRun, factors: Factors) -> Factors:
     )
 
 
-def _shares(a: Factors, b: Factors) -> bool:
+def _share_factor(a: Factors, b: Factors) -> bool:
     """Two rank-one matrices have a factor in common."""
-    return len(a) == len(b) == 2 and any(_root(x) is _root(y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) == 2 and any(
+        _undo_relabelling(x) is _undo_relabelling(y) for x, y in zip(a, b, strict=True)
+    )
 
 
-def _root(s: Signal) -> Signal:
+def _undo_relabelling(s: Signal) -> Signal:
     """A signal before its letters were renamed."""
     while s.made is not None and s.made.rule == "relabelled":
         (s,) = s.made.parts
     return s
 
 
-def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
+def _are_orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
     """Both factors of two rank-one matrices are asymptotically orthogonal."""
-    if len(a) != 2 or len(b) != 2 or _summed(tr, role, a) or _summed(tr, role, b):
+    if len(a) != 2 or len(b) != 2 or _sums_indices(tr, role, a) or _sums_indices(tr, role, b):
         return False
     copies = tr.optimizer.of(role).matrix(tr.network, role).copies
     for x, y in zip(a, b, strict=True):
@@ -493,13 +499,13 @@ def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
             continue
         if None in sizes or not (tr.algebra.certified(x) and tr.algebra.certified(y)):
             raise Exhausted
-        entries = tr.algebra.scale(_entries(tr, "".join(c for c in x.letters if c not in kept)))
+        entries = tr.algebra.scale(_count_entries(tr, "".join(c for c in x.letters if c not in kept)))
         if tr.algebra.value(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
             return False
     return True
 
 
-def _entries(tr: TrainingRun, letters: str) -> dict[str, int]:
+def _count_entries(tr: TrainingRun, letters: str) -> dict[str, int]:
     """The powers of the axes in the number of entries along some letters."""
     powers: dict[str, int] = {}
     for c in letters:

@@ -36,72 +36,74 @@ class Tails:
         self._network, self._optimizer, self._grows = network, optimizer, grows
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
-    def initial(self, signal: str) -> int:
+    def initial_degree(self, signal: str) -> int:
         """The degree of a signal before training."""
-        return _degree(self._once("initial", signal, 0, self._initial))
+        return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
-    def change(self, signal: str, t: int) -> int:
+    def change_degree(self, signal: str, t: int) -> int:
         """The degree of the change of a signal after t updates.
 
         Law: a change is along the gradient where nothing bounds a step, and a square that is summed over an index that
         grows is its mean.
         """
-        return _degree(self._once("change", signal, t, self._change))
+        return _find_degree(self._compute_once("change", signal, t, self._change))
 
-    def _once(self, what: str, signal: str, t: int, compute: Callable[[str, int], Monomials]) -> Monomials:
+    def _compute_once(self, what: str, signal: str, t: int, compute: Callable[[str, int], Monomials]) -> Monomials:
         key = what, signal, t
         if key not in self._found:
             self._found[key] = compute(signal, t)
         return self._found[key]
 
-    def _read(self, what: str, x: Factor, t: int) -> Monomials:
+    def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
         """What a factor of an equation is, in its letters there."""
         compute = {"initial": self._initial, "change": self._change}[what]
-        return _renamed(self._once(what, x.name, t, compute), self._network.signals[x.name], x.letters)
+        return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.letters)
 
     def _initial(self, signal: str, t: int) -> Monomials:
         s, letters = self._network.producer(signal), self._network.signals[signal]
         if s is None:
-            return self._one(letters, 1) if self._growing(letters) else PLAIN
-        if (own := self._of_function(s)) is not None:
+            return self._make_monomial(letters, 1) if self._select_growing(letters) else PLAIN
+        if (own := self._classify_function(s)) is not None:
             return own
-        read = [self._read("initial", x, 0) for x in s.inputs]
+        read = [self._read_factor("initial", x, 0) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*read)
-        return self._sum(s, letters, read) | self._tied(s, self.initial)
+        return self._multiply(s, letters, read) | self._find_tied_part(s, self.initial_degree)
 
     def _change(self, signal: str, t: int) -> Monomials:
         s, letters = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
-        if (own := self._of_function(s)) is not None:
+        if (own := self._classify_function(s)) is not None:
             return own
-        moved = [self._read("change", x, t) for x in s.inputs]
+        moved = [self._read_factor("change", x, t) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*moved)
-        first, changes = [self._read("initial", x, 0) for x in s.factors], PLAIN
+        first, changes = [self._read_factor("initial", x, 0) for x in s.factors], PLAIN
         for k, x in enumerate(s.factors):
             if self._network.producer(x.name):
-                changes |= self._sum(s, letters, [*first[:k], moved[k], *first[k + 1 :]], t)
+                changes |= self._multiply(s, letters, [*first[:k], moved[k], *first[k + 1 :]], t)
         if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
-            acted = [x for x, y in zip(first, s.factors, strict=True) if not self._growing(y.letters) - set(letters)]
-            gradient = self._once("gradient", signal, t, self._gradient)
-            changes |= frozenset(map(_product, product(gradient, *acted, *acted)))
-        return changes | self._tied(s, lambda x: self.change(x, t))
+            acted = [
+                x for x, y in zip(first, s.factors, strict=True) if not self._select_growing(y.letters) - set(letters)
+            ]
+            gradient = self._compute_once("gradient", signal, t, self._gradient)
+            changes |= frozenset(map(_multiply_monomials, product(gradient, *acted, *acted)))
+        return changes | self._find_tied_part(s, lambda x: self.change_degree(x, t))
 
     def _gradient(self, signal: str, t: int) -> Monomials:
         paths = PLAIN
         for s, k in self._network.consumers(signal):
-            above = self._once("gradient", s.out, t, self._gradient)
+            above = self._compute_once("gradient", s.out, t, self._gradient)
             if isinstance(s, Function) and s.kind.steep:
-                above = self._one(self._network.signals[s.out], STEEP)
+                above = self._make_monomial(self._network.signals[s.out], STEEP)
             if isinstance(s, Product):
-                others = [above if j == k else self._read("initial", x, 0) for j, x in enumerate(s.factors)]
-                above = self._sum(s, s.factors[k].letters, others, t)
-            paths |= _renamed(above, s.inputs[k].letters, self._network.signals[signal])
+                others = [above if j == k else self._read_factor("initial", x, 0) for j, x in enumerate(s.factors)]
+                above = self._multiply(s, s.factors[k].letters, others, t)
+            paths |= _rename_indices(above, s.inputs[k].letters, self._network.signals[signal])
         return paths
 
-    def _tied(self, s: Product, degree: Callable[[str], int]) -> Monomials:
+    def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
         """The part of W^T W h along h, where a tensor acts on what it was a part of."""
         if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
@@ -111,47 +113,47 @@ class Tails:
                 before.add(x)
                 producer = self._network.producer(x)
                 todo += [y.name for y in producer.inputs] if producer else []
-        return self._one(self._network.signals[s.out], max(map(degree, before)))
+        return self._make_monomial(self._network.signals[s.out], max(map(degree, before)))
 
-    def _sum(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
+    def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
         """A product that sums the letters its output lacks; what a tensor learnt has a degree, too."""
-        tensor = [self._one(s.tensor.letters, min(t, 2))] if s.tensor else []
-        return frozenset(self._summed(_product(x), out) for x in product(*operands, *tensor))
+        tensor = [self._make_monomial(s.tensor.letters, min(t, 2))] if s.tensor else []
+        return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
-    def _summed(self, x: Monomial, out: str) -> Monomial:
+    def _sum_indices(self, x: Monomial, out: str) -> Monomial:
         summed = {letters for letters, _ in x if not letters <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
-        return _product([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
+        return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
-    def _of_function(self, s: Statement) -> Monomials | None:
+    def _classify_function(self, s: Statement) -> Monomials | None:
         """Of a function whose values do not have the degree of its argument."""
         if not isinstance(s, Function):
             return None
         letters = self._network.signals[s.out]
         if s.source is None:
-            return self._one(letters, 1)
-        if s.kind.steep or (s.kind.kind == "softmax" and self._growing(s.over)):
-            return self._one(letters, STEEP)
+            return self._make_monomial(letters, 1)
+        if s.kind.steep or (s.kind.kind == "softmax" and self._select_growing(s.over)):
+            return self._make_monomial(letters, STEEP)
         return PLAIN if s.kind.bounded else None
 
-    def _one(self, letters: str, degree: int) -> Monomials:
-        return frozenset({frozenset({(self._growing(letters), degree)})})
+    def _make_monomial(self, letters: str, degree: int) -> Monomials:
+        return frozenset({frozenset({(self._select_growing(letters), degree)})})
 
-    def _growing(self, letters: str) -> frozenset[str]:
+    def _select_growing(self, letters: str) -> frozenset[str]:
         return frozenset(filter(self._grows, letters))
 
 
-def _degree(monomials: Monomials) -> int:
+def _find_degree(monomials: Monomials) -> int:
     return max(sum(degree for _, degree in x) for x in monomials)
 
 
-def _product(factors: Iterable[Monomial]) -> Monomial:
+def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
     return frozenset((letters, min(degree, STEEP)) for letters, degree in degrees.items())
 
 
-def _renamed(monomials: Monomials, old: str, new: str) -> Monomials:
+def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in letters), d) for letters, d in x) for x in monomials)

@@ -20,9 +20,9 @@ from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
-from .alone import alone, by_loss
-from .norms import over
-from .rules import ENTRYWISE, rule
+from .alone import select_loss, vary_only
+from .norms import apply_divisor
+from .rules import ENTRYWISE, find_rule
 from .run import Modes, TrainingRun
 from .updates import DecayingSteps, TensorSteps
 
@@ -43,32 +43,34 @@ class Trajectory(TrainingRun):
             return self.algebra.given(signal, self.network.signals[signal])  # the input, or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
-        return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
+        return self.remember(
+            ("value", signal, t), f"{signal}@{t}", lambda: find_rule(statement).value(self, statement, t)
+        )
 
     def change(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
             return self.algebra.nothing(self.network.signals[signal])
         key = ("change", signal, t)
-        return self.kept(key, f"{signal}.change@{t}", lambda: self.moved(statement, t))
+        return self.remember(key, f"{signal}.change@{t}", lambda: self.compute_change(statement, t))
 
-    def moved(self, statement: Statement, t: int) -> Signal:
-        return rule(statement).change(self, statement, t)
+    def compute_change(self, statement: Statement, t: int) -> Signal:
+        return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the effective update of one tensor times one signal whose gradients came through one statement."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
-        x, letters = self.at(statement.factors[0], "initial", 0), self.network.signals[signal]
+        x, letters = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
         parts = []
-        for step in self.steps.of(statement.tensor.name, t):
-            alone = replace(step, gradient=self.steps.through(signal, step.step, via))
-            parts.append(self.products.applied([(statement.tensor, alone)], [], [x], letters))
+        for step in self.steps.increments(statement.tensor.name, t):
+            alone = replace(step, gradient=self.steps.read_gradient_via(signal, step.step, via))
+            parts.append(self.products.apply_increments([(statement.tensor, alone)], [], [x], letters))
         return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
 
     def spread(self, function: Function, t: int) -> Signal:
-        function = self.own(function)
-        return self.algebra.centred(self.at(function.inputs[0], "value", t), function.over)
+        function = self.own_statement(function)
+        return self.algebra.centred(self.read_factor(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -82,7 +84,7 @@ class Trajectory(TrainingRun):
         return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
-        return over(self, function, signal, t)
+        return apply_divisor(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
         """The inner product of two signals over all indices but the expert's.
@@ -96,12 +98,12 @@ class Trajectory(TrainingRun):
         kept = "".join(x for x in experts if x in left.letters + right.letters)
         return self.algebra.contract(left, right, kept)
 
-    def alone(self, changing: str, outside: Collection[str]) -> Trajectory:
-        run: Trajectory = alone(self, changing, outside)
+    def vary_only(self, changing: str, outside: Collection[str]) -> Trajectory:
+        run: Trajectory = vary_only(self, changing, outside)
         return run
 
-    def by(self, loss: str) -> Trajectory:
-        run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
+    def for_loss(self, loss: str) -> Trajectory:
+        run: Trajectory = self.ledger.remember((self.context.name, "by", loss), lambda: select_loss(self, loss))
         return run
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
@@ -111,7 +113,7 @@ class Trajectory(TrainingRun):
         Raises:
             Exhausted: that size is not certified.
         """
-        main, sizes = self.by(self.network.output), list[int]()
+        main, sizes = self.for_loss(self.network.output), list[int]()
         for k in range(max(t, HORIZON) + 1):
             size = self.context.certified(f"{gradient_name(self.network, signal)}.by-{self.network.output}", k)
             whole = main.gradient(signal, k) if size is None else None
@@ -123,13 +125,13 @@ class Trajectory(TrainingRun):
         if not sizes:
             return self.algebra.nothing(self.network.signals[signal])
         size = max(sizes, key=self.algebra.value)
-        return self.algebra.scaled(self.by(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
+        return self.algebra.scaled(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
-    def decaying(self) -> Trajectory:
+    def relative_to_undecayed(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
-        run = partial(_Decaying, self.network, self.algebra, self.point, self.optimizer, context)
-        return self.ledger.remembered((self.context.name, "decaying"), run)
+        run = partial(_DecayingTrajectory, self.network, self.algebra, self.point, self.optimizer, context)
+        return self.ledger.remember((self.context.name, "decaying"), run)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         modes = dict(modes or {})
@@ -138,7 +140,7 @@ class Trajectory(TrainingRun):
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
         kept = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
         name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
-        return self.kept(key, name, lambda: self._gradient(signal, t, modes, via))
+        return self.remember(key, name, lambda: self._gradient(signal, t, modes, via))
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self.steps.raw_gradient_size(role, t)
@@ -149,25 +151,25 @@ class Trajectory(TrainingRun):
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
         if mask := find_selection_inputs(self.network).get(signal):
-            return self.count(mask, letters, t)
+            return self.count_selections(mask, letters, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:
             return self.algebra.constant(letters)  # the output itself
         paths = []
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
-            passed = rule(s).adjoint(self, s, k, above, t, modes)
+            passed = find_rule(s).adjoint(self, s, k, above, t, modes)
             path = self.algebra.relabelled(passed, s.inputs[k].letters, letters)
-            paths.append(self.named(path, f"through {s.out}"))
+            paths.append(self.with_name(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
-    def count(self, mask: Function, letters: str, t: int) -> Signal:
+    def count_selections(self, mask: Function, letters: str, t: int) -> Signal:
         """The count of tokens that a selection takes at every entry, less the mean: a buffer's steps follow it."""
-        chosen = self.algebra.tensor(ENTRYWISE.selected(self, mask, t), letters, 0)
+        chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), letters, 0)
         return self.algebra.centred(chosen, mask.over) if mask.over in chosen.letters else chosen
 
 
-class _Decaying(Trajectory):
+class _DecayingTrajectory(Trajectory):
     """A run with weight decay."""
 
     decays = True

@@ -15,7 +15,15 @@ from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 
 from .products import Increment
 from .run import BeyondPowerCounting, TrainingRun
-from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
+from .steps import (
+    Step,
+    add_raised_directions,
+    expand_cross_terms,
+    expand_entrywise,
+    scale_singular_values,
+    sign_factors,
+    vanishes,
+)
 
 HALF = Fraction(1, 2)
 
@@ -27,21 +35,21 @@ class TensorSteps:
         self.run, self.network, self.algebra = run, run.network, run.algebra
         self.point, self.optimizer = run.point, run.optimizer
 
-    def of(self, role: str, t: int) -> list[Increment]:
+    def increments(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
         increments = []
         for step in range(0 if role in self.point.frozen else t):
-            increments += self.run.ledger.remembered(
-                (self.run.context.name, "step", role, step), partial(self._step, role, step)
+            increments += self.run.ledger.remember(
+                (self.run.context.name, "step", role, step), partial(self._make_step, role, step)
             )
         return increments
 
-    def _step(self, role: str, step: int) -> list[Increment]:
+    def _make_step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
-        scalars = self.scalars(role, step)
-        return self.within(role, self.stepped(role, step, scalars)) if scalars else []
+        scalars = self.list_step_scalars(role, step)
+        return self.check_constraint(role, self.make_increments(role, step, scalars)) if scalars else []
 
-    def within(self, role: str, made: list[Increment]) -> list[Increment]:
+    def check_constraint(self, role: str, made: list[Increment]) -> list[Increment]:
         """A step, if the way back to a constraint changes no exponent.
 
         Law: the way back multiplies a row, a column or a matrix by norm / norm with the step. This is Theta(1) where
@@ -62,7 +70,7 @@ class TensorSteps:
             raise BeyondPowerCounting(
                 f"{rule.name} takes norms of few entries of {symbol}, which follow the gradients of these entries"
             )
-        size = self._largest([self.run.products.entry(role, x.factors, x.scalars) for x in made]).packed
+        size = self._find_largest([self.run.products.measure_entry(role, x.factors, x.scalars) for x in made]).packed
         if rule.constraint == "spectral" and size is not None:
             sides = [self.network.size(side) for side in (one.rows, one.columns)]
             size += self.algebra.scale(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
@@ -73,34 +81,43 @@ class TensorSteps:
             )
         return made
 
-    def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
+    def list_step_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step; none if it is exactly zero."""
         stays = self.point.b[role] is None and self.optimizer.of(role).constrains(self.network, role)
-        return () if stays or all(map(vanishes, self.run.factors(role, step))) else self.rate(role, step)
+        return (
+            ()
+            if stays or all(map(vanishes, self.run.gradient_factors(role, step)))
+            else self.list_gradient_scalars(role, step)
+        )
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         """Entry size of the gradient of a tensor.
 
         Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
-        return self._largest([self.run.products.entry(role, factors) for factors in self.run.factors(role, t)])
+        return self._find_largest(
+            [self.run.products.measure_entry(role, factors) for factors in self.run.gradient_factors(role, t)]
+        )
 
     def update_size(self, role: str, t: int) -> EntrySize:
         """Entry size of ``W_t - W_0``."""
-        return self._largest([size for _, size in self.update_sizes(role, t)])
+        return self._find_largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
         """Every step of ``W_t - W_0`` with its entry size."""
-        return [(step, self.run.products.entry(role, step.factors, step.scalars)) for step in self.of(role, t)]
+        return [
+            (step, self.run.products.measure_entry(role, step.factors, step.scalars))
+            for step in self.increments(role, t)
+        ]
 
-    def _largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
+    def _find_largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
         """Entry size of a sum, from those of its terms."""
         packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.value)
         if len(packed) > 1 and self.algebra.value(packed[-2]) == self.algebra.value(packed[-1]):
             self.run.note("generic-constants")
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
-    def size(self, role: str, t: int) -> Scalar:
+    def bound_tensor(self, role: str, t: int) -> Scalar:
         """Entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""
         b = self.point.b[role]
         start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
@@ -108,25 +125,25 @@ class TensorSteps:
         size = start if moved.packed is None else max(start, moved.packed)
         return Scalar(f"size of {role} before step {t + 1}", size, moved.certain)
 
-    def learning_rate(self, role: str) -> list[Scalar]:
+    def list_learning_rate(self, role: str) -> list[Scalar]:
         """The learning rate of a tensor, and the factor of its shape."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
             rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
         return rates
 
-    def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+    def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step."""
-        rule, rates = self.optimizer.of(role), self.learning_rate(role)
+        rule, rates = self.optimizer.of(role), self.list_learning_rate(role)
         if rule.keeps_norm:
-            rates.append(self.size(role, 0))
+            rates.append(self.bound_tensor(role, 0))
         elif rule.relative:
             self.run.note("tensor-floor")
-            rates.append(self.size(role, step))
+            rates.append(self.bound_tensor(role, step))
         if not rule.normalises:
             return tuple(rates)
         read = [
-            self.run.ledger.remembered((self.run.context.name, "g", role, k), partial(self.gradient_size, role, k))
+            self.run.ledger.remember((self.run.context.name, "g", role, k), partial(self.gradient_size, role, k))
             for k in range(step)
         ]
         read.append(self.gradient_size(role, step))
@@ -145,18 +162,18 @@ class TensorSteps:
         size = self.run.context.certified(f"g{self.network.tensors[role].symbol}", step)
         return self.raw_gradient_size(role, step) if size is None else EntrySize(size)
 
-    def stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
+    def make_increments(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
         """One step of a tensor, with these factors of its gradient."""
-        gradients, uses = self.run.factors(role, step), self.network.uses(role)
+        gradients, uses = self.run.gradient_factors(role, step), self.network.uses(role)
         shares: Sequence[Scalar | None] = ()
         rule = self.optimizer.of(role)
         if rule.assumes:
             self.run.note(rule.assumes)
         if rule.is_sign:
-            gradients = signs(self.run, role, step, gradients)
+            gradients = sign_factors(self.run, role, step, gradients)
         if rule.normalises == "matrix":
-            shares = apart(self.run, role, gradients)
-            gradients = [turned(self.run, x) for x in gradients] if rule.memory and step else gradients
+            shares = scale_singular_values(self.run, role, gradients)
+            gradients = [add_raised_directions(self.run, x) for x in gradients] if rule.memory and step else gradients
         increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
@@ -165,28 +182,28 @@ class TensorSteps:
             products: list[Step] = [((), factors)]
             if rule.normalises == "entry":
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
-                products = entrywise(self.run, factors, names, *self.curved(role, step, scalars))
+                products = expand_entrywise(self.run, factors, names, *self.find_nonlinear_share(role, step, scalars))
             increments += [Increment(step, (*multiples, *more), x[0], x[1:]) for more, x in products]
         if rule.normalises == "entry" and len(uses) > 1:
-            products = crossed(self.run, role, gradients, *self.curved(role, step, scalars))
+            products = expand_cross_terms(self.run, role, gradients, *self.find_nonlinear_share(role, step, scalars))
             increments += [Increment(step, (*scalars, *more), x[0], x[1:]) for more, x in products]
         return increments
 
-    def curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
+    def find_nonlinear_share(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
         """Packed size of what a step divides by without its epsilon over that with it, and whether a step before had
         as much of what is not linear in its gradient."""
-        run = [(k, self.scalars(role, k)) for k in range(step)]
-        before = [self.divided(role, k, x) for k, x in run if x]
-        share = max([*before, self.divided(role, step, scalars)], key=self.algebra.value)
+        run = [(k, self.list_step_scalars(role, k)) for k in range(step)]
+        before = [self.divide_gradient(role, k, x) for k, x in run if x]
+        share = max([*before, self.divide_gradient(role, step, scalars)], key=self.algebra.value)
         return share, any(self.algebra.value(x) == self.algebra.value(share) for x in before)
 
-    def divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
+    def divide_gradient(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Packed size of a gradient over what it is divided by, which is epsilon where the gradient is smaller."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
 
-    def through(self, signal: str, step: int, via: str) -> Signal:
+    def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
         """The gradient of an update that came through one statement."""
         return self.run.gradient(signal, step, via=via)
 
@@ -198,8 +215,8 @@ class DecayingSteps(TensorSteps):
     A frozen tensor is not in the optimizer, so it does not decay.
     """
 
-    def of(self, role: str, t: int) -> list[Increment]:
+    def increments(self, role: str, t: int) -> list[Increment]:
         initial, stays = self.run.products.initial[role], role in self.network.frozen
         if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
-            return super().of(role, t)
-        return [*super().of(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]
+            return super().increments(role, t)
+        return [*super().increments(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

@@ -124,7 +124,7 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.runs.forms(name, t)
+                forms = look.runs.list_lower_forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
                 break

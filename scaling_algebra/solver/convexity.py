@@ -159,9 +159,9 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
     """Finds a step whose factor is not linear on the cone. Rays inside the cone are then undecided."""
     for role in inside.network.tensors:
         for t in range(last):
-            middle = inside.runs.step(role, t)
+            middle = inside.runs.list_step_factors(role, t)
             for look in corners:
-                steps = look.runs.step(role, t)
+                steps = look.runs.list_step_factors(role, t)
                 name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
                 if len(steps) != len(middle):
                     return Failure(f"{name} is not known", undecided=True)

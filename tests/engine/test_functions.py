@@ -75,10 +75,10 @@ class Centre:
     """Less its mean along a letter: linear, and its own transpose."""
 
     def value(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+        return tr.algebra.centred(tr.read_factor(s.inputs[0], "value", t), s.over)
 
     def change(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+        return tr.algebra.centred(tr.read_factor(s.inputs[0], "change", t), s.over)
 
     def adjoint(self, tr, s, k, above, t, modes):
         return tr.algebra.centred(above, s.over)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
@@ -257,7 +257,7 @@ def check_model(
     direct = {x for x in direct if f"{x.removesuffix(UPDATE).removesuffix(DIRECT[0])}{DIRECT[0]}" in clean}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
-    after = _find_after_experts(reading.network) if sparse(reading.network, ray) else set()
+    after = _find_after_experts(reading.network) if is_sparse(reading.network, ray) else set()
     m.environment["read"] += [FEW] if after else []
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _apply_upper_bounds(

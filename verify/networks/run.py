@@ -232,11 +232,11 @@ class TorchRun:
         return self._signal(signal, get_state(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
-    def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
+    def vary_only(self, changing: str, outside: Collection[str]) -> TorchRun:
         """Returns a view of the run in which only one tensor, or one of the signals in ``outside``, changes."""
         return build_view(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
-    def by(self, loss: str) -> TorchRun:
+    def for_loss(self, loss: str) -> TorchRun:
         """Returns a view of the run with the gradients of one loss: the output, or an extra loss."""
 
         def own(x: Backward) -> Backward:
@@ -248,7 +248,7 @@ class TorchRun:
         """Raises NotMeasured: the two gradients are measured separately."""
         raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 
-    def decaying(self) -> TorchRun:
+    def relative_to_undecayed(self) -> TorchRun:
         """Returns a view of the run with changes relative to initial values that do not decay."""
         return build_view(self, ignore_decay, ignore_decay)
 
