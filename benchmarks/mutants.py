@@ -117,7 +117,7 @@ MUTANTS = [
         ("functions.py", "if is_linear(tr.network, s):", "if False:"),
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("steps.py", "if tr.grows(x)), default=1)", "if not tr.network.live), default=1)"),
-        ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),
+        ("steps.py", "return reduce_modulo_basis(1) == 0", "return reduce_modulo_basis(1) != 0"),
         ("bounds.py", "for role in self.update_readers.pop(key, ()):", "for role in ():"),
         ("bounds.py", "key := (rule, signal.content)", "key := (rule, signal.letters)"),
     ),

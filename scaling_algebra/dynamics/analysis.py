@@ -1,7 +1,9 @@
-"""Certified exponents of named quantities: strategies narrow a bracket, the cheap ones first, until its ends meet.
+"""Certified sizes of named quantities: strategies narrow a bracket, the cheap ones first, until both bounds are equal.
 
-Read next: ``quantities.py`` (what can be asked), ``runs.py`` (what one budget shows), ``newton.py``
-and ``derivation.py`` (who asks).
+``analysis("h2.change", 1)`` returns the bracket of h2_1 - h2_0. A *restricted run* (``parts.py``) gives lower bounds;
+bounds on every step (``bounds.py``) give upper ones.
+Read next: ``quantities.py`` (the quantities), ``runs.py`` (what one budget gives), ``newton.py`` and ``derivation.py``
+(which ask for sizes).
 """
 
 from __future__ import annotations
@@ -46,15 +48,23 @@ from .runs import Runs
 from .sparse_routing import is_sparse
 from .trajectory import Trajectory
 
-_RAISED = "functions are read as polynomials, and two degrees more give"
-_VANISHES = "functions are read as polynomials: it is exactly zero for these, and not with two degrees more"
+_RAISED = "functions are represented by polynomials, and a degree higher by two gives"
+_VANISHES = (
+    "functions are represented by polynomials: it is exactly zero for these, but not with a degree higher by two"
+)
 _STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
-"""Assumptions of an answer that polynomials stand for functions, or a linear part for a step."""
-_CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
+"""Assumptions by which a function is represented by a polynomial, or a step by its linear part."""
+_CUBES = "the cubic part of a sign may matter in a product, and with functions only an upper bound on it is known"
 
 
 class Query(NamedTuple):
-    """A question: the size of a quantity after t updates."""
+    """A question: the size of a quantity after t updates.
+
+    Attributes:
+        analysis: the analysis that is asked.
+        name: name of the quantity.
+        t: number of updates.
+    """
 
     analysis: Analysis
     name: str
@@ -62,15 +72,16 @@ class Query(NamedTuple):
 
 
 Strategy = Callable[[Query, Bracket], Bracket]
-"""From what was known before to what is known then; a decided bracket is kept."""
+"""A function (query, bracket so far) -> narrowed bracket. A decided bracket is returned unchanged."""
 
 
 class Method(NamedTuple):
-    """The strategies by name that narrow the bracket of a question, one after the other; other method are asked where
-    nothing is known.
+    """Strategies that narrow the bracket of a question, one after the other.
 
     Attributes:
-        kept: a question that was asked before is not asked again.
+        name: name of the method.
+        strategies: the strategies by name. A method among them is used only if the size is still unknown.
+        cached: True if the answer is cached.
     """
 
     name: str
@@ -82,21 +93,26 @@ class Method(NamedTuple):
 
 
 class Analysis:
-    """Quantities of one training run, evaluated on demand.
+    """The quantities of one training run, evaluated on demand.
 
     Args:
-        algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
-        growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
-        routed: K counts as less than M whatever the ray says, in the same sense.
-        raised: the polynomials that stand for functions are two degrees higher.
-        whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
-        budgets: the budgets that a question may climb, by default all.
-        without_divisors: of norms that may be outgrown nothing is known after an update.
+        ray: the ray.
+        point: the exponents of the scaling.
+        optimizer: the optimizer.
+        network: the network.
+        algebras: algebras of another run on the ray with the same ``growing``, for a common cache of kernel products.
+        growing: axes that count as growing on any ray; sizes are then limits of those on neighbouring rays.
+        routed: True to treat K as smaller than M on any ray, in the same sense.
+        raised: True to increase the degree of polynomials that represent functions by two.
+        whole: the full run, if this is a restricted one (``parts.py``); it shares its algebras and its upper bounds.
+        budgets: budgets that a question may use, by default all.
+        without_divisors: True if nothing is assumed of the divisors of norms that may be outgrown.
 
     Attributes:
-        runs: one for each budget.
-        parts: those in which less happens.
-        notes: what all rests on that was decided so far.
+        runs: one run for each budget.
+        restricted: the restricted runs.
+        notes: assumptions of all answers so far.
+        table: the named quantities.
     """
 
     def __init__(
@@ -114,7 +130,7 @@ class Analysis:
         without_divisors: bool = False,
     ) -> None:
         if network.unread:
-            raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
+            raise UsageError(f"{network.unread}; only the shapes of this module are known, not its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self.whole, self.budgets = growing, routed, raised, whole, budgets
         self.without_divisors = without_divisors
@@ -133,10 +149,12 @@ class Analysis:
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
 
     def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
-        """The bracket of a quantity after t updates.
+        """Returns the bracket of a quantity after t updates.
 
         Args:
-            method: by which it is narrowed, by default all: ``CERTIFIED``.
+            name: name of the quantity.
+            t: number of updates.
+            method: the method to use, by default ``CERTIFIED``.
         """
         method = method or CERTIFIED
         if not method.cached:
@@ -144,6 +162,7 @@ class Analysis:
         return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
     def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
+        """Returns the bracket that the strategies of a method give."""
         bracket = Bracket()
         for strategy in method.strategies.values():
             if not isinstance(strategy, Method):
@@ -153,34 +172,35 @@ class Analysis:
         return bracket
 
     def is_certified(self, name: str, t: int) -> bool:
-        """A certified answer is there already."""
+        """Whether a question has already been answered by ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
     def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Every quantity at t = 0 .. steps."""
+        """Returns the brackets of each quantity after t = 0 .. steps updates."""
         every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The assumptions, beyond counting powers, of all that was decided so far."""
+        """Names of the assumptions beyond power counting of all answers so far."""
         return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
     def with_settings(self, **changes: Any) -> Analysis:
-        """The same analysis with other arguments; products of kernels are shared."""
+        """Returns the same analysis with some arguments replaced; kernel products are shared."""
         names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "budgets", "without_divisors")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
     def with_budgets(self, budgets: Sequence[Budget]) -> Analysis:
-        """The analysis on other budgets; what its answers assume counts here, too."""
+        """Returns the same analysis with other budgets. The assumptions of its answers are recorded in this analysis,
+        too."""
         run = self.with_settings(budgets=budgets)
         run.notes = self.notes
         return run
 
     @cached_property
     def higher(self) -> Analysis:
-        """The same run with the polynomials that stand for functions two degrees higher."""
+        """The same analysis in which polynomials that represent functions have a degree higher by two."""
         return (
             self
             if self.raised
@@ -188,7 +208,8 @@ class Analysis:
         )
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
+        """Returns the bracket that one budget gives. A zero that rests on polynomials is confirmed with a degree higher
+        by two."""
         found = self.runs.read(name, t, budget)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
             return found
@@ -198,7 +219,7 @@ class Analysis:
 
     @cached_property
     def bounds(self) -> BoundRun:
-        """Upper bounds on every size after any number of updates, or why there are none."""
+        """The run of upper bounds after any number of updates; its ``why`` is set if there are none."""
         if self.whole is not None:
             return self.whole.bounds
         run = self.runs.bounds()
@@ -208,16 +229,19 @@ class Analysis:
 
     @cached_property
     def initial_bounds(self) -> BoundRun:
-        """Upper bounds on every size before training."""
+        """The run of upper bounds before training."""
         return self.runs.bounds(still=True) if self.whole is None else self.whole.initial_bounds
 
     def upper(self, name: str, t: int = 1) -> Fraction | None:
-        """An upper bound on the exponent of a quantity after any number of updates, or before the first; None if there
-        is none."""
+        """Returns an upper bound on the exponent of a quantity, or None if there is none.
+
+        The bound holds after any number of updates for t > 0, and before training for t = 0.
+        """
         return self._uppers((name, min(t, 1)), partial(self._bound_above, name, _bounds_at(self, t)))
 
     def _bound_above(self, name: str, bounds: BoundRun) -> Fraction | None:
-        decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound
+        """Returns the upper bound of ``upper`` from one run of bounds."""
+        decays = name.endswith(".with-decay")  # no bound includes the decay of initial values
         if bounds.why or name not in self.table or decays:
             return None
         try:
@@ -230,13 +254,15 @@ class Analysis:
         return None if largest is None else bounds.algebra.value(largest)
 
     def below_epsilon(self, role: str) -> bool:
-        """The gradient of a tensor never exceeds epsilon."""
+        """Whether the gradient of a tensor never exceeds epsilon."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
     def meets_bound(self, name: str, size: Fraction | None, t: int = 1) -> bool:
-        """A size is the bound on every step, or that before the first; in a part, which learns slowly, at some order in
-        the learning rates."""
+        """Whether a size equals the upper bound of ``upper``.
+
+        In a restricted run, which learns slowly, it may be smaller by a power of the learning rates.
+        """
         upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
             return size is not None and size == upper
@@ -244,8 +270,13 @@ class Analysis:
         return order.denominator == 1 and 0 <= order <= ORDERS
 
     def _certify_size(self, algebra: Algebra, name: str, t: int) -> int | None:
-        """Packed size of a quantity where any budget certifies it; of a gradient that never exceeds epsilon, epsilon.
-        What that rests on is noted."""
+        """Returns the packed size of a quantity if it is decided, else None, and records its assumptions.
+
+        The result is epsilon for a gradient that never exceeds epsilon.
+
+        Raises:
+            Exhausted: no work is left.
+        """
         role = self.table[name].tensor if name in self.table else ""
         if role and name.startswith("g") and self.optimizer.of(role).epsilon and self.below_epsilon(role):
             algebra.notes.update(self.bounds.assumes)
@@ -259,20 +290,21 @@ class Analysis:
             return None
         return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
 
-    # what an answer was read off --------------------------------------------------------------------------------
+    # runs of an answer --------------------------------------------------------------------------------------------
 
     def run(self, name: str, t: int) -> Trajectory:
-        """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if
-        one does.
+        """Returns a trajectory whose budget certifies an answer, if possible one that dropped no monomial as large as
+        the answer.
 
         Raises:
-            LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
-                happens.
+            LookupError: no run certifies the answer by itself: it is undecided, or follows from an upper bound and a
+                restricted run.
         """
         with self.meter.within(SINGLE_RUN_WORK if self(name, t, RESTRICTED).decided else None):
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
+        """Returns the run of ``run`` without a limit on the work."""
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
             if self.runs.read(name, t, budget).decided:
@@ -284,28 +316,28 @@ class Analysis:
                 decided.append(budget)
         decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
-            raise LookupError(f"{name} at t={t} is certified by no run alone")
+            raise LookupError(f"{name} at t={t} is not certified by any single run")
         return self.runs.run_for(next((budget for budget in decided if budget.most is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
+        """Returns (exponent, True) for each kernel of a quantity and (upper bound, False) for all other terms together.
 
         Raises:
-            LookupError: the answer is undecided, or takes more work than is left.
+            LookupError: the answer is undecided, or needs more work than is left.
         """
         try:
             run = self.run(name, t)
             with run.ledger.question():
                 read = self.runs.evaluate(name, t, run)
         except Exhausted:
-            raise LookupError(f"{name} at t={t} takes more work than is left") from None
+            raise LookupError(f"{name} at t={t} needs more work than is left") from None
         if isinstance(read, Signal):
             return run.algebra.powers(read)
         return () if read.packed is None else ((run.algebra.value(read.packed), False),)
 
 
 class RestrictedRuns:
-    """The runs in which less happens than in a whole one (``parts.py``), each made once."""
+    """The restricted runs of a full run (``parts.py``), each created once."""
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
@@ -315,8 +347,15 @@ class RestrictedRuns:
         self._starts: dict[tuple[frozenset[str], Budget], Trajectory] = {}
 
     def rank_points(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
-        """Steps and the points at which a quantity is likely to be as large, few steps first; at the first point, which
-        is the likeliest, one step more."""
+        """Yields pairs (number of updates, restricted point) at which a quantity is likely to be as large as in the
+        full run.
+
+        Few updates come first; the first point is the likeliest and is tried with one more update.
+
+        Args:
+            name: name of the quantity.
+            steps: the allowed numbers of updates.
+        """
         signal = find_signal(self.whole.network, self.whole.table[name])
         for least in range(min(steps) - 1, max(steps) + 1):
             for k, point in enumerate(self._iterate_points(signal)):
@@ -324,7 +363,7 @@ class RestrictedRuns:
                     yield step, point
 
     def _iterate_points(self, signal: str) -> Iterator[Point]:
-        """The points of ``parts``, each made once, when it is asked for."""
+        """Yields the points of ``restricted_points``, each computed once and only when needed."""
         points = restricted_points(self.whole.network, self.whole.point, signal)
         made, rest = self._points.setdefault(signal, ([], points))
         for k in count():
@@ -334,17 +373,24 @@ class RestrictedRuns:
             yield made[k]
 
     def find_at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
-        """Returns the restricted run at a point, of which a size after some updates holds after t, too; None if in its
-        first updates other sizes divide the quantity."""
+        """Returns the restricted run at a point if a size found there gives a lower bound in the full run, else None.
+
+        Args:
+            point: the restricted point.
+            name: name of the quantity.
+            step: number of updates in the restricted run.
+            t: number of updates in the full run.
+        """
         part = self._parts((point.zero, point.frozen), partial(self.make_restricted, point))
         return part if self.divisors_agree(part, step) and self._outgrown_norms_agree(part, name, step, t) else None
 
     def _outgrown_norms_agree(self, part: Analysis, name: str, step: int, t: int) -> bool:
-        """Norms that may be outgrown divide by the same in a part, where that counts.
+        """Whether norms that may be outgrown have the same divisors in a restricted run, as far as the quantity depends
+        on them.
 
-        Law: what outgrows its start leads whatever its constant is, so that where it does not learn is no point near
-        by. After the first update values depend on what norms divide by in their own forward pass, updates on nothing
-        but the start, gradients and later updates on all.
+        Law: an argument that outgrows its initial size leads for every value of its constant, so a run in which it does
+        not train is no limit of the full run. After the first update, values depend on the divisors in their own
+        forward pass, updates on initial values only, and gradients and later updates on everything.
         """
         analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
@@ -364,15 +410,16 @@ class RestrictedRuns:
         return all(x.decided and part.meets_bound(y, x.size) for y, x in sizes)
 
     def make_restricted(self, point: Point) -> Analysis:
+        """Returns the restricted run at a point, with learning rates reduced by ``SLOW``."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
     def divisors_agree(self, part: Analysis, t: int) -> bool:
-        """Everything that the first t updates of a part divide by is as large as in the whole run: what norms and
-        homogeneous functions read, and normalisers.
+        """Whether all divisors in the first t updates have the same size in a restricted run as in the full run.
 
-        Law: a normaliser that is epsilon is that at every step. One of entries is the gradient; the first one is read
-        before anything was learned, so who learns does not change it, and what starts at zero only if its size differs.
+        Divisors are the sizes of arguments of norms and homogeneous functions, and normalisers. Law: a normaliser that
+        is epsilon is epsilon at every step. One of entries is the gradient; the first gradient does not depend on which
+        tensors train, but its size may depend on which tensors start at zero.
         """
         whole = self.whole
         learning = whole.network.tensors.keys() - part.point.frozen
@@ -389,18 +436,22 @@ class RestrictedRuns:
         return self._alike(part.point.zero, partial(self._read_sizes_agree, part))
 
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
+        """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
         own, other = self.whole(gradient, 0), part(gradient, 0)
         return own.decided and other.decided and own.size is not None and own.size == other.size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
+        """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
-        """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
-        for it."""
+        """Returns the run that provides values before training to all restricted runs with the same zero tensors.
+
+        It is never asked a question, so no question is charged for it.
+        """
         key = part.point.zero, budget
         if key not in self._starts:
             self._starts[key] = part.runs.make_run(budget)
@@ -411,10 +462,10 @@ class RestrictedRuns:
 
 
 def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
-    """Returns what norms divide by after an update, where bounds without it have shown that.
+    """Returns bounds for norms whose divisor changes during training, from an analysis that does not need them.
 
-    A norm that centres is left out: its argument may be larger than what it divides by, since an update that is the
-    same along the index is taken away.
+    A norm that centres is omitted: its argument may exceed its divisor, since the norm removes an update that is
+    constant along the index.
     """
     analysis, divisors = whole.with_settings(without_divisors=True), dict[str, Divisor]()
     analysis.bounds = run
@@ -429,13 +480,13 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
 
 
 def _bounds_at(analysis: Analysis, t: int) -> BoundRun:
-    """Returns upper bounds on every size after t updates."""
+    """Returns the run of upper bounds after t updates."""
     return analysis.bounds if t else analysis.initial_bounds
 
 
 def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> Bracket:
-    """What one budget shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
-    later step."""
+    """Returns the bracket that one budget gives, with the upper bound on every step if a monomial is as large as
+    that."""
     found = analysis.read(name, t, budget)
     if t and not found.decided and found.low is not None and analysis.meets_bound(name, found.lead):
         found = replace(found, high=found.low, why="", assumes=found.assumes | analysis.bounds.assumes)
@@ -445,11 +496,14 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Exactly zero after the first update, at the least price: runs in which less happens would all show it."""
+    """Checks cheaply whether a quantity is exactly zero after the first update, as every restricted run would
+    show."""
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
 def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
+    """Returns the bracket of a quantity that the cheapest budget shows to be exactly zero, else an undecided
+    bracket."""
     found = (
         read_with_bounds(analysis, name, t, WITNESS_BUDGETS[0])
         if analysis.point.zero and analysis.whole is None
@@ -459,8 +513,10 @@ def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
 
 
 def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
-    """A monomial as large as the bound on every step, from a run in which less happens. Every further update costs
-    much more: few are asked of all runs, then one more of the likeliest of them."""
+    """Searches for a restricted run with a monomial as large as the upper bound on every step.
+
+    Each further update costs much more, so few updates are tried in all runs, then one more in the likeliest.
+    """
     analysis, name, t = q
     if known.decided:
         return known
@@ -473,7 +529,7 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
     for step, point in analysis.restricted.rank_points(name, steps):
         if analysis.meter.spent:
             break
-        if not step and point.zero in begun:  # before training, parts that begin alike are one
+        if not step and point.zero in begun:  # restricted runs with the same zero tensors agree before training
             continue
         if (part := analysis.restricted.find_at(point, name, step, t)) is None:
             continue
@@ -491,7 +547,8 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
 
 
 def search_few_monomials(q: Query, known: Bracket) -> Bracket:
-    """The largest monomial that is found among few, where nothing can cancel it."""
+    """Reads the largest monomial that a small budget finds; the bracket has it as its lower bound if nothing can cancel
+    it."""
     analysis, name, t = q
     if known.decided:
         return known
@@ -508,22 +565,23 @@ def search_few_monomials(q: Query, known: Bracket) -> Bracket:
 
 
 def use_lower_bound(q: Query, known: Bracket) -> Bracket:
-    """After an update, what a witness shows of something of which nothing is known; before, of a gradient, where norms
-    may be outgrown."""
+    """Uses a lower bound if nothing is known. Before training it does so only for gradients of tensors if norms may be
+    outgrown."""
     analysis, name, t = q
-    method = WITNESS if t else RESTRICTED if _has_outgrown_norms(analysis, name) else None
+    method = WITNESS if t else RESTRICTED if _is_outgrown_gradient(analysis, name) else None
     found = analysis(name, t, method) if known.unknown and method else known
     return known if found.low is None else found
 
 
-def _has_outgrown_norms(analysis: Analysis, name: str) -> bool:
-    """A gradient of a tensor in a run whose norms may be outgrown."""
+def _is_outgrown_gradient(analysis: Analysis, name: str) -> bool:
+    """Whether a quantity is the gradient of a tensor in a full run whose norms may be outgrown."""
     of_tensor = name.startswith("g") and bool(analysis.table[name].tensor)
     return of_tensor and analysis.whole is None and not analysis.raised and bool(analysis.bounds.outgrown)
 
 
 def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) -> Bracket:
-    """One budget after the other, by default those of the analysis, until one decides or none can."""
+    """Tries one budget after the other, by default those of the analysis, until one decides the size or none
+    can."""
     analysis, name, t = q
     low = known.low
     usual = BUDGETS[:1] if analysis.whole is not None else analysis.budgets or BUDGETS
@@ -541,7 +599,7 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
 
 
 def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
-    """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
+    """Reopens a decided bracket that rests on polynomials if a degree higher by two gives a larger size."""
     analysis, name, t = q
     if analysis.raised or known.size is None or not analysis.runs.is_nonlinear:
         return known
@@ -556,7 +614,7 @@ def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
 
 
 def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
-    """Where nothing decides, the bound on every step, and what stands in the way."""
+    """Uses the upper bound on every step as a last resort, and records why no certificate was found."""
     analysis, name, t = q
     notes = known.assumes & ASSUMPTIONS.keys()
     if known.decided:
@@ -568,7 +626,7 @@ def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
-    """The leading kernel taken as it is."""
+    """Takes the leading kernel without a certificate."""
     analysis, name, t = q
     for budget in budgets:
         found = analysis.read(name, t, budget)
@@ -580,7 +638,7 @@ def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QU
 
 
 def recall_certified(q: Query, known: Bracket) -> Bracket:
-    """The certified answer, where it is there already."""
+    """Uses the certified answer if the question has been answered before."""
     return q.analysis(q.name, q.t) if q.analysis.is_certified(q.name, q.t) else known
 
 

@@ -1,13 +1,13 @@
-"""Upper bounds on every size that hold after any number of updates, without counting a matching.
+"""Upper bounds on all sizes that hold after any number of updates, found without counting matchings.
 
-Of the changes of signals and of the gradients only a bound on their size is kept; initial tensors and initial signals
-are exact. A product is bounded by Cauchy-Schwarz and, where an initial tensor acts, by its operator norm: that of all
-experts at once where they act on one vector. A function is bounded by its Lipschitz constant and its slope, a norm by
-what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
-one more update from these bounds does not exceed them, they hold at every later step, by induction.
-What a norm makes is O(1) whatever it reads. Where its argument may outgrow the start, or is made of what such a norm
-makes, a gradient through it is bounded if a lower bound on what it divides by is known (``Analysis.bounds``), else not.
-Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
+Changes of signals and gradients are represented by a bound on their size; initial tensors and initial signals are
+exact. The size of a product is bounded by Cauchy-Schwarz or, if an initial tensor acts, by its operator norm (of all
+experts together if they act on one vector). A function is bounded by its Lipschitz constant, a norm by its divisor
+before training, a step of signs by its entries, and a step with orthogonalised matrices by its operator norm. If one
+more update does not exceed these bounds, they hold at every later step, by induction.
+The output of a norm is O(1) for every argument. If the argument may outgrow its initial size, or depends on the output
+of such a norm, a gradient through it has a bound only if a lower bound on the divisor is known (``Analysis.bounds``).
+Read next: ``analysis.py`` (compares answers with the bounds), ``proofs/every_step.py`` (demands at every step),
 ``counting/contracting.py`` (the bound of a product).
 """
 
@@ -30,7 +30,7 @@ from scaling_algebra.spec.networks.terms import expand_product, is_held
 
 from .functions import mean_value, select_unbounded_change
 from .norms import read_normed
-from .parts import find_ancestors
+from .parts import find_dependencies
 from .products import Increment
 from .quantities import Quantity
 from .rules import find_rule
@@ -41,22 +41,27 @@ from .updates import TensorSteps
 
 _MODES: tuple[Mode, ...] = ("init", "update")
 ROUNDS = 6
-"""Updates of the bounds, before they count as growing without end; on the networks that ship they settle within 4."""
+"""Maximum number of passes over all bounds; if they still grow, they count as unbounded. Those of the shipped networks
+are constant after at most 4 passes."""
 FAR = 8
-"""Times the largest exponent that is given: what a bound exceeds that grows without end, most within two updates."""
+"""Bounds above this multiple of the largest given exponent count as unbounded. Unbounded ones mostly exceed it within
+two passes."""
 
 Bounded = tuple[str, str]
-"""A bounded thing: ``("change", signal)`` or ``("gradient", signal)``."""
+"""Key of a bound: ``("change", signal)`` or ``("gradient", signal)``."""
 
 
 class _BoundSteps(TensorSteps):
-    """One step that stands for all so far."""
+    """Optimizer steps of a run of upper bounds: one increment represents all updates so far."""
 
     run: BoundRun
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """All updates so far: as many as one for the exponents. They are made again where a bound that they read has
-        grown."""
+        """Returns increments that bound the sum of all updates of a tensor; for exponents, one update is as large as
+        many.
+
+        They are cached until a bound from which they were computed grows.
+        """
         if not t or role in self.point.frozen:
             return []
         if role not in self.run.updates_of:
@@ -69,16 +74,24 @@ class _BoundSteps(TensorSteps):
         return self.run.updates_of[role][0]
 
     def _make_update(self, role: str) -> list[Increment]:
+        """Returns increments that bound one update of a tensor.
+
+        Raises:
+            BeyondPowerCounting: the optimizer's steps have no bound.
+        """
         rule, rates = self.optimizer.of(role), self.list_learning_rate(role)
         if self.point.b[role] is None and rule.constrains(self.network, role):
             return []
         if rule.keeps_norm:
-            rates.append(self.bound_tensor(role, 0))
+            rates.append(self.measure_tensor(role, 0))
         elif rule.relative:
-            raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
+            raise BeyondPowerCounting(
+                f"the steps of {rule.name} for {self.network.tensors[role].symbol} are relative to its size and have "
+                "no upper bound"
+            )
         if not rule.normalises:
             return self.make_increments(role, 1, tuple(rates))
-        if rule.epsilon:  # a normaliser is at least epsilon, and at least the gradient
+        if rule.epsilon:  # the normaliser is at least epsilon, and at least the gradient
             epsilon = Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1}))
             largest = self.run.bound_gradient(role)
             if largest is None or self.algebra.value(largest + epsilon.size) <= 0:
@@ -94,10 +107,11 @@ class _BoundSteps(TensorSteps):
         return EntrySize(self.run.bound_gradient(role))
 
     def _make_normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
-        """A step that is normalised altogether, by its entries or by its operator norm.
+        """Returns a step whose size is known from its normalisation alone, by entries or by its operator norm.
 
-        Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
-        of two vectors of that norm; relative to the norm of a tensor their entries are 1, too.
+        Law: the entries of a sign are 1. Each row and each column of an orthogonalised matrix has norm 1, so the matrix
+        is bounded like a product of two vectors of norm 1. For an optimizer that preserves the norm of the tensor, the
+        entries are 1 relative to it.
         """
         rule, live = self.optimizer.of(role), self.algebra.live
         if rule.normalises == "entry":
@@ -112,15 +126,16 @@ class _BoundSteps(TensorSteps):
 
 
 class BoundRun(Trajectory):
-    """Training after any number of updates: ``t = 1`` stands for every later step.
+    """Training after any number of updates; ``t = 1`` stands for every t > 0.
 
     Attributes:
-        bounds: packed bounds known so far, on what is not exactly zero.
-        outgrown: norms whose argument may become larger than it is at the start, each with that argument.
-        why: what stands in the way of bounds; empty if they hold.
-        assumes: what they rest on beyond counting powers.
-        stepped: the updates of a tensor, and the bounds that they were made from.
-        update_readers: bound -> the tensors whose updates were made from it.
+        bounds: packed upper bounds; a missing key means exactly zero.
+        outgrown: norm -> its argument, for norms whose argument may outgrow its initial size.
+        why: the reason why there are no bounds; "" if they hold.
+        assumes: assumptions beyond power counting on which the bounds rest.
+        read: keys of the bounds that the current computation has read.
+        updates_of: tensor -> its updates, and the keys of the bounds from which they were computed.
+        update_readers: key of a bound -> the tensors whose updates were computed from it.
     """
 
     stepping = _BoundSteps
@@ -133,17 +148,21 @@ class BoundRun(Trajectory):
         self.read, self.updates_of = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.outgrown = dict[str, str]()
-        scale = self.algebra.ray.largest  # on a multiple of a ray it is that multiple
-        self._endless = self.algebra.pack(4 * scale * ceil(_growth_limit(self) / scale), {}, {})  # stands for no bound
+        scale = self.algebra.ray.largest  # scales with the ray
+        # stands for a missing bound
+        self._endless = self.algebra.pack(4 * scale * ceil(_growth_limit(self) / scale), {}, {})
         self.assumes: set[str] = set()
 
     def find_fixed_point(self) -> bool:
-        """Updates the bounds, from zero upwards, until one more update keeps them; False if they grow without end.
+        """Increases the bounds, starting from zero, until one more update does not exceed them.
 
-        A bound is updated again where one that it was read from has grown.
+        A bound is recomputed only if a bound from which it was computed has grown.
+
+        Returns:
+            False if the bounds grow without limit.
 
         Raises:
-            Exhausted: what is divided by is not known, or a product takes too much work.
+            Exhausted: the size of a divisor is unknown, or a product takes too much work.
             BeyondPowerCounting: a rule has no bound.
         """
         value, passes, far = self.algebra.value, _list_updates(self), _growth_limit(self)
@@ -166,28 +185,28 @@ class BoundRun(Trajectory):
                     stale |= self._readers[key]
                     for role in self.update_readers.pop(key, ()):
                         self.updates_of.pop(role, None)
-                if len(self.outgrown) > outgrown:  # norms behind it divide by something else, too
+                if len(self.outgrown) > outgrown:  # divisors of norms computed from this one may differ, too
                     stale, outgrown, self.updates_of = set(passes), len(self.outgrown), {}
             if not stale:
                 return True
         return False
 
     def settle(self) -> None:
-        """Looks for bounds that one more update keeps, and keeps why there are none."""
+        """Finds bounds that one more update does not exceed, and sets ``why`` if there are none."""
         try:
             with self.algebra.accounting() as self.assumes:
-                self.why = "" if self.find_fixed_point() else "no bounds that one more update keeps were found"
+                self.why = "" if self.find_fixed_point() else "found no upper bounds that hold after one more update"
         except (Exhausted, BeyondPowerCounting) as reason:
-            self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
+            self.why = f"undecided: {str(reason) or 'bounding a product takes too much work'}"
         if self.why and self.outgrown:
             norm, source = next(iter(self.outgrown.items()))
             self.why = f"undecided: {_explain_outgrown(source, norm)}"
 
     def bound_quantity(self, quantity: Quantity) -> int | None:
-        """Packed bound on the size of a quantity at every step; None for exactly zero.
+        """Returns a packed upper bound on a quantity after any number of updates; None if it is exactly zero.
 
         Raises:
-            BeyondPowerCounting: what a norm divides by has no lower bound.
+            BeyondPowerCounting: the divisor of a norm has no lower bound.
         """
         size = self._bound_quantity(quantity)
         if size is not None and self.outgrown and self.algebra.value(size) > _growth_limit(self):
@@ -196,6 +215,7 @@ class BoundRun(Trajectory):
         return size
 
     def _bound_quantity(self, quantity: Quantity) -> int | None:
+        """Returns the bound of ``bound_quantity`` without the check that the divisors of norms have lower bounds."""
         if not quantity.tensor:
             return self.algebra.bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
@@ -204,13 +224,18 @@ class BoundRun(Trajectory):
         return self._bound_entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
 
     def bound_gradient(self, role: str) -> int | None:
-        """Packed bound on the entries of the gradient of a tensor."""
+        """Returns a packed upper bound on the entries of the gradient of a tensor; None if it is exactly zero."""
         return self._bound_entries(((factors, ()) for factors in self.gradient_factors(role, 1)), role)
 
     def _bound_entries(
         self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str
     ) -> int | None:
-        """Packed bound on the entries of a sum of products in the letters of a tensor."""
+        """Returns a packed upper bound on the entries of a sum of products; None if all of them are exactly zero.
+
+        Args:
+            products: the factors and scalars of each product.
+            role: the parameter whose indices the sum has.
+        """
         totals = []
         for factors, scalars in products:
             sizes = [self.algebra.bound(s) for s in self.products.expand_entries(role, factors)]
@@ -221,10 +246,10 @@ class BoundRun(Trajectory):
     # functions -------------------------------------------------------------------------------------------------
 
     def compute_change(self, s: Statement, t: int) -> Signal:
-        """The change of a statement's output after one more update.
+        """Returns a signal that bounds the change of a statement's output after any number of updates.
 
-        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded, as what
-        a norm makes is; a selection that may be drawn anew changes what it selects altogether.
+        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C if f is bounded or a norm. If a
+        selection may be drawn anew, the change of the selected entries is bounded by C.
         """
         if not _has_bounded_slope(s):
             return find_rule(s).change(self, s, 1)
@@ -240,7 +265,7 @@ class BoundRun(Trajectory):
         )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
-        """The gradient at the argument of a function: slopes are bounded."""
+        """Returns a signal that bounds the gradient at the argument of a function, whose slope is bounded."""
         size = self.algebra.bound(above)
         if size is None:
             return self.algebra.nothing(self.network.signals[s.out])
@@ -257,15 +282,16 @@ class BoundRun(Trajectory):
         )
 
     def _find_factor(self, s: Function) -> int:
-        """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
-        norm.
+        """Returns the packed scale of a function's values: the share of one entry for a softmax, the inverse divisor
+        for a norm.
 
-        Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
-        softmax are alike up to constants, and exp has bounded moments, while the argument is O(1) and, where an index
-        grows, has no heavy tails.
+        Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. As long as
+        the argument of a softmax is O(1) and, if an index grows, has no heavy tails, all shares have the same size up
+        to constants, and exp has bounded moments.
 
         Raises:
-            BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
+            BeyondPowerCounting: the argument of a softmax or exp may grow, or has heavy tails.
+            Exhausted: the initial size of a norm's argument is not certified.
         """
         assert s.source
         moved = self.algebra.bound(self.read_factor(s.source, "change", 1))
@@ -281,22 +307,22 @@ class BoundRun(Trajectory):
             start, value = self.algebra.bound(self.read_factor(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 read = "argument" if s.kind.steep else "logits"
-                raise BeyondPowerCounting(f"{s.source.name}, the {read} of {s.out}, may grow")
+                raise BeyondPowerCounting(f"{s.source.name}, the {read} of {s.out}, may grow beyond O(1)")
             if s.kind.spared:
                 self.note("bounded-logits")
             elif any(map(self.grows, s.over or self.network.signals[s.out])) and (
                 self.tails.initial_degree(s.source.name) > 1
                 or _may_reach_one(self.algebra, select_unbounded_change(self, s, 1))
             ):
-                unless = "" if s.kind.steep else f" ({s.kind.named_bounded} assumes it has not)"
+                unless = "" if s.kind.steep else f" ({s.kind.named_bounded} assumes that it has none)"
                 raise BeyondPowerCounting(f"{s.source.name} may have heavy tails along an index that grows{unless}")
         return self.algebra.rms(mean_value(self, s)) or 0
 
     def _make_bounded(self, signal: str, size: int) -> Signal:
-        """A signal of which only a bound on the size is known."""
+        """Returns a signal with the indices of ``signal`` of which only an upper bound on its size is known."""
         return Signal(self.algebra.live(self.network.signals[signal]), {}, size)
 
-    # what is known ---------------------------------------------------------------------------------------------
+    # signals ---------------------------------------------------------------------------------------------------
 
     def value(self, signal: str, t: int) -> Signal:
         if t == 0 or self.network.producer(signal) is None:
@@ -316,8 +342,11 @@ class BoundRun(Trajectory):
     def transpose_product(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
-        """As for the exact run, but the gradient above is written out where a weighted sum is all that reads the
-        statement: there an initial tensor of all experts meets the gradient of the sum, one vector."""
+        """Returns the gradient at a factor as the exact run does, but expands the gradient above if possible.
+
+        It is expanded if the only use of the statement is a weighted sum. Then an initial tensor of all experts acts on
+        one vector, the gradient of the sum, and the bound is sharper.
+        """
         written = [] if modes else _expand_gradient(self, statement.out, t)
         if not written:
             return super().transpose_product(statement, k, above, t, modes, out)
@@ -334,6 +363,8 @@ class BoundRun(Trajectory):
         return self.algebra.add(parts)
 
     def _read_bound(self, what: str, signal: str) -> Signal:
+        """Returns a signal that stands for a change or a gradient by its current bound, and records that it was
+        read."""
         self.read.add((what, signal))
         letters = self.algebra.live(self.network.signals[signal])
         zero = dict.fromkeys(_find_zero_sum_indices(self.network, what, signal) & set(letters), Signal(letters, {}))
@@ -361,29 +392,35 @@ class BoundRun(Trajectory):
         return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """The part of a step that came by one path: a part of a gradient may be larger than the whole, and a step that
-        is normalised altogether divides by that."""
+        """Returns the part of a change as the exact run does.
+
+        Raises:
+            BeyondPowerCounting: the step is normalised, so it divides by the whole gradient, which may be smaller than
+                its part through ``via``.
+        """
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         rule = self.optimizer.of(statement.tensor.name)
         if rule.normalises and not rule.epsilon:
-            raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
+            raise BeyondPowerCounting(f"a part of a gradient has no upper bound after the normalisation of {rule.name}")
         return super().change_via(signal, t, via)
 
 
 def _has_bounded_slope(s: Statement) -> TypeGuard[Function]:
-    """Is a statement a function whose slope is bounded? Others are bounded as their rule says."""
+    """Whether a statement is a function whose bound follows from its slope; other statements are bounded by their
+    rule."""
     return isinstance(s, Function) and s.kind.kind in ("entrywise", "softmax", "norm")
 
 
 def find_affected_norms(run: BoundRun) -> frozenset[str]:
-    """Returns the norms that may be outgrown, and those behind: an update may take away what they divide by."""
+    """Returns the norms whose argument may outgrow its initial size, and all norms computed from them: after an update
+    their divisors may differ from the initial ones."""
     norms = (s for s in run.network.functions if s.kind.kind == "norm")
-    return frozenset(s.out for s in norms if not find_ancestors(run.network, s.out).isdisjoint(run.outgrown))
+    return frozenset(s.out for s in norms if not find_dependencies(run.network, s.out).isdisjoint(run.outgrown))
 
 
 def find_changed_norms(run: BoundRun) -> dict[str, str]:
-    """Returns the norms that divide by something else after an update than at the start, or may do so, each with its
+    """Returns those affected norms whose divisor after an update may be of another size than before, as norm ->
     argument."""
     shaken = find_affected_norms(run)
     norms = {s.out: s.inputs[0].name for s in run.network.functions if s.out in shaken}
@@ -391,25 +428,26 @@ def find_changed_norms(run: BoundRun) -> dict[str, str]:
 
 
 def _inverse_divisor(run: BoundRun, s: Function) -> int:
-    """Returns a packed bound on one over what a norm divides by after an update, where that is not what it starts
-    with."""
+    """Returns a packed upper bound on the inverse divisor of an affected norm after an update."""
     known = run.context.divisors.get(s.out)
     return run._endless if known is None else -known.size
 
 
 def _growth_limit(run: BoundRun) -> Fraction:
-    """An exponent that a bound which settles stays below."""
+    """Returns the exponent above which a bound counts as unbounded: ``FAR`` times the largest exponent of the ray and
+    the point."""
     p = run.point
     exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
     return FAR * max(run.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
 
 
 def _explain_outgrown(source: str, norm: str) -> str:
-    return f"{source} may outgrow what {norm} divides it by at the start"
+    """Returns the message for a norm whose argument may outgrow its initial size."""
+    return f"{source} may outgrow its initial size, by which {norm} divides it"
 
 
 def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
-    """The update of every bound, in the order of a forward and a backward pass."""
+    """Returns the computation of each bound, in the order of a forward and a backward pass."""
     passes: dict[Bounded, Callable[[], Signal]] = {}
     for statement in run.network.statements:
         passes["change", statement.out] = partial(run.compute_change, statement, 1)
@@ -420,7 +458,8 @@ def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
 
 
 def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
-    """The gradient at a signal as a product, where all that reads it is a product with gates."""
+    """Returns factors whose product is the gradient at a signal, if its only use is a product without a tensor; else
+    []."""
     readers = run.network.consumers(signal)
     if len(readers) != 1:
         return []
@@ -438,11 +477,13 @@ def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
 
 
 def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
+    """Returns the factor of a weighted sum: its initial value if it is a gate represented by its mean, else its
+    value."""
     return run.read_factor(factor, "initial" if is_held(run.network, factor.name) else "value", t)
 
 
 def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]:
-    """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
+    """Returns the indices over which a change of softmax shares, or the gradient at softmax logits, sums to zero."""
     statements = [network.producer(signal)] if what == "change" else [s for s, _ in network.consumers(signal)]
     if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
         return set()
@@ -450,5 +491,6 @@ def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]
 
 
 def _may_reach_one(algebra: Algebra, s: Signal) -> bool:
+    """Whether the upper bound on a signal is O(1) or larger."""
     size = algebra.bound(s)
     return size is not None and algebra.value(size) >= 0

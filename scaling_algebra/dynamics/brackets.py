@@ -53,7 +53,7 @@ class Bracket:
     @property
     def decided(self) -> bool:
         """True if the lower and the upper bound are equal."""
-        return self.low is not None and (self.low is self.high or self.low == self.high)  # the same, mostly
+        return self.low is not None and (self.low is self.high or self.low == self.high)  # mostly the same object
 
     @property
     def zero(self) -> bool:
@@ -78,7 +78,7 @@ class Bracket:
             UnknownSize: the size is undecided.
         """
         if not self.decided:
-            raise UnknownSize(f"a size that is needed is undecided{': ' + self.why if self.why else ''}")
+            raise UnknownSize(f"a required size is undecided{': ' + self.why if self.why else ''}")
         return self.size
 
     def __str__(self) -> str:

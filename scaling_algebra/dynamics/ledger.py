@@ -80,7 +80,7 @@ class Ledger:
             self._open[-1].needs.add(key)
         entry = self._entries.get(key)
         if entry is None or not entry.done:
-            self._algebra.meter.add(0)  # where no work is left, none is begun
+            self._algebra.meter.add(0)  # raises if no work is left
             entry = self._entries[key] = _Entry()
             self._open.append(entry)
             try:
@@ -101,7 +101,7 @@ class Ledger:
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:
-        """Charges the question for a result and for all results it needs that have not been charged yet."""
+        """Adds the work of a result, and of all results it needs, to the question, each only once."""
         if key not in self._charged:
             self._total += self._sum_work(key, self._charged)
         if self._limit is not None and self._total > self._limit:
@@ -114,7 +114,7 @@ class Ledger:
         other results needed before.
         """
         on, known, work = error.needed
-        if on not in self._entries[key].needs:  # of another question
+        if on not in self._entries[key].needs:  # it failed in another question
             known, work = set[Hashable](), 0
         work += self._sum_work(key, known)
         error.needed = key, known, work

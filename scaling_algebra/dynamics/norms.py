@@ -1,7 +1,9 @@
-"""Norms under training: division by the root-mean-square of its argument along an index.
+"""Rules of norms under training: division by the root-mean-square of the argument along an index.
 
-Read next: ``functions.py`` (functions of the entries), ``rules.py`` (all kinds of statements), ``parts.py`` (runs in
-which little happens, for what a norm may take away).
+A *multiple of x* in the change of the argument x, or of the output y in the gradient, is removed by the norm: ``h /
+|h|`` does not change if h is doubled.
+Read next: ``functions.py`` (elementwise functions), ``rules.py`` (all kinds of statements), ``parts.py`` (restricted
+runs, which decide what a norm may cancel).
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
 
 class Norm:
-    """Division by the root-mean-square r along an index: y = x / r. A LayerNorm centres first.
+    """Rule of a norm, y = x / r with the root-mean-square r of x along an index. A LayerNorm subtracts the mean first.
 
     Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
-    removed exactly, where that in dx is above -1: beyond, y turns its sign. What is left, v, is not along it: the
-    change is (v - x_0 <x_0 + x_t, v> / (dim r_0 r)) / r_t with r the larger of r_0 and r_t, and the gradient
-    (v - y <y, v> / dim) / r_t. They are as large as v / r_t; but what they share with x may cancel in later products.
+    removed exactly, as long as the factor in dx exceeds -1 (otherwise y changes its sign). Let v be the rest. Then the
+    change is (v - x_0 <x_0 + x_t, v> / (n r_0 r)) / r_t with r = max(r_0, r_t), and the gradient is (v - y <y, v> / n)
+    / r_t, for n entries. Both are as large as v / r_t, but their common part with x may cancel in later products.
     """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
@@ -56,7 +58,7 @@ class Norm:
         assert isinstance(s, Function)
         if acts_entrywise(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
-        if t and tr.algebra.rung.numbers:  # what is a multiple of y is not known, where y has kernels that are not
+        if t and tr.algebra.rung.numbers:  # some kernels of y are only bounds, so its multiples are unknown
             raise Exhausted
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:
@@ -68,15 +70,23 @@ class Norm:
     def _remove_projection(
         self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal
     ) -> Signal:
-        """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
-        finitely many entries all may be along it."""
+        """Returns a signal minus its projection on a direction. The projection is no larger than the signal, but may
+        cancel it in later products; if the index does not grow, the whole signal may be a multiple of the direction.
+
+        Args:
+            tr: the training run.
+            s: the norm.
+            rest: the signal, after the leading multiple of the direction has been removed.
+            along: the projection (``_project_onto``).
+            direction: the direction.
+        """
         left = (
             bound_remainder(tr.algebra, rest, direction) if tr.grows(s.over) else mark_doubtful(tr.algebra, rest, rest)
         )
         return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
     def _project_onto(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
-        """``direction <a, b> / dim``."""
+        """Returns ``direction <a, b> / n`` for n entries along the index of the norm."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
         if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.letters)):
@@ -86,12 +96,13 @@ class Norm:
 
 
 class Direction(Entrywise):
-    """A norm along an index that does not grow, of entries that meet others than their own, or functions of them.
+    """Rule of a norm along an index that does not grow, whose output is combined with independent entries only
+    (``acts_entrywise``).
 
-    Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
-    (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
-    independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y along that index, or what a
-    tensor learned from y (``of_few_entries``); there the rule of a growing index holds, which certifies less.
+    Law: y = x / r is odd in finitely many entries of x and homogeneous of degree zero, and r is as random as these
+    entries. So y is (x + x^3 + ...) / r with generic coefficients. A change or a gradient loses its multiple of x: a
+    share of what is independent of x, and possibly all of what is a multiple of x. Fails: if y is multiplied by y along
+    that index, or by what a tensor learned from y. Then the rule for a growing index is used, which certifies less.
     """
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -116,7 +127,7 @@ class Direction(Entrywise):
         return self._divide_by_size(tr, s, super()._make_polynomial(tr, s, t), t)
 
     def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Divided by the larger of the initial and the present size."""
+        """Divides a signal by the larger one of the initial and the present size of the argument."""
         return tr.algebra.scaled(signal, min((find_divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
 
 
@@ -124,11 +135,13 @@ DIRECTION = Direction()
 
 
 def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
-    """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
+    """Whether a norm can be represented by an elementwise polynomial: its index does not grow, and its output is
+    combined with independent entries only.
 
-    Law: x is what a tensor makes, perhaps times constants. A sum over the index has no identity as that of sum y^2 if
-    it is of y and of signals without a part of this tensor; or of one function of y alone, or with signals that other
-    tensors have a part in, or with itself where the function is curved. |y| = relu(y) + relu(-y) has such an identity.
+    Law: let x be the output of one tensor, possibly times constants. A sum over the index of y has no identity such as
+    that of sum y^2 if it is a sum of products of y with signals that do not depend on this tensor; or of one function
+    of y alone or with signals that depend on other tensors, or times itself if the function is nonlinear. |y| = relu(y)
+    + relu(-y) does have such an identity.
     """
     role = _find_source_tensor(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
@@ -137,10 +150,11 @@ def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
 
 
 def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
-    """Tensors whose steps a norm takes away as long as its output y stays what it is.
+    """Yields tensors whose steps do not affect the gradient through a norm, as long as its output y is unchanged.
 
-    Law: a tensor that is used once, in a sum over the index of the norm of itself times y and nothing else, has the
-    gradient g y, and gives back a multiple of y; so it does after steps of a whole matrix, g' y. Signs are not along y.
+    Law: if a tensor is used once, in a sum over the norm's index of itself times y and nothing else, its gradient is g
+    y, so that its contribution to the gradient at y is a multiple of y. The same holds for steps that normalise a whole
+    matrix, g' y, but not for signs, which are not a multiple of y.
     """
     for c, k in tr.network.consumers(s.out):
         if not (isinstance(c, Product) and c.tensor and len(c.factors) == len(tr.network.uses(c.tensor.name)) == 1):
@@ -154,24 +168,32 @@ def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
 
 
 def _allow_sign_change(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
-    """The change of what a norm divides: as large as that where it may be more than taken away."""
+    """Returns the change of a norm's output, plus an unknown term of size 1 if the argument may change its sign.
+
+    Args:
+        tr: the training run.
+        s: the norm.
+        change: the change if the sign stays.
+        outgrown: True if the change of the argument may contain -c times the argument with c >= 1.
+        t: number of updates.
+    """
     if not outgrown or tr.decays:
         return change
-    tr.note(f"{s.inputs[0].name} may change by a multiple of itself, below -1 at t={t}, and what divides it turns sign")
+    tr.note(f"{s.inputs[0].name} may be reversed by its change at t={t}, so that {s.out} changes its sign")
     return tr.algebra.add([change, tr.algebra.unknown(change.letters)])
 
 
 def read_normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-    """The part of its argument that a norm sees."""
+    """Returns the part of a norm's argument on which the norm depends: centred for a LayerNorm."""
     x = tr.read_factor(s.inputs[0], which, t)
     return tr.algebra.centred(x, s.over) if s.kind.centres else x
 
 
 def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
-    """The divisor of a norm.
+    """Returns the inverse divisor of a norm after t updates.
 
     Raises:
-        BeyondPowerCounting: it is exactly zero.
+        BeyondPowerCounting: the divisor is exactly zero.
     """
     source = s.inputs[0].name
     if s.kind.centres:
@@ -184,17 +206,17 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
         size = None if x.zero else tr.algebra.rms(x)
         certain = x.zero or (size is not None and tr.algebra.certified(x))
     if size is None and certain:
-        raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, exactly zero at t={t}")
+        raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, which is exactly zero at t={t}")
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
 
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-    """A signal divided by the size of what a norm reads."""
+    """Returns a signal divided by the size of a norm's argument after t updates."""
     return tr.algebra.scaled(signal, find_divisor(tr, s, t))
 
 
 def _find_source_tensor(network: Network, signal: str) -> str:
-    """The tensor that makes a signal, perhaps times constants; "" if there is none."""
+    """Returns the tensor of which a signal is the output, possibly times constants; "" if there is none."""
     producer = network.producer(signal)
     if not isinstance(producer, Product) or producer.tensor:
         return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
@@ -203,12 +225,15 @@ def _find_source_tensor(network: Network, signal: str) -> str:
 
 
 def _meets_independent_only(network: Network, signal: str, at: int, role: str, alone: bool = False) -> bool:
-    """Every sum over an index of a signal is of products with signals that a tensor has no part in.
+    """Whether every sum over an index of a signal is a sum of products with signals that do not depend on a tensor.
 
     Args:
+        network: the network.
+        signal: the signal.
         at: position of the index in the signal.
         role: the tensor.
-        alone: it is made from one function of what the norm makes, and may be summed alone.
+        alone: True if the signal is a single function of the norm's output; such a signal may also be summed without
+            other factors.
     """
     made = find_tensors(network, signal)
     bent = isinstance(f := network.producer(signal), Function) and not f.kind.homogeneous

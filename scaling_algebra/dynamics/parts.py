@@ -54,16 +54,21 @@ def restricted_points(network: Network, point: Point, signal: str) -> Iterator[P
     zero, unless the signal would then be zero, too. If the signal lies inside a branch, that branch first starts at
     zero, because otherwise a norm mixes its initial value with what it learned; later it does not.
     """
-    along = [*find_branches(network), *_find_logit_branches(network)]
+    candidates = [*find_branches(network), *_find_logit_branches(network)]
     near = _rank_tensors(network, signal)
-    around = [b for b in along if signal in b.inside - b.after]
-    for begun in dict.fromkeys((tuple(around), ())):
+    around = [b for b in candidates if signal in b.inside - b.after]
+    for zeroed in dict.fromkeys((tuple(around), ())):
         for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
-            yield _restrict_point(network, point, signal, along, learning, begun)
+            yield _restrict_point(network, point, signal, candidates, learning, zeroed)
 
 
 def _restrict_point(
-    network: Network, point: Point, signal: str, along: list[Branch], learning: set[str], begun: tuple[Branch, ...]
+    network: Network,
+    point: Point,
+    signal: str,
+    candidates: list[Branch],
+    learning: set[str],
+    zeroed: tuple[Branch, ...],
 ) -> Point:
     """Returns the point at which only some tensors train, and branches in which nothing trains are zero.
 
@@ -71,14 +76,14 @@ def _restrict_point(
         network: the network.
         point: the unrestricted point.
         signal: the signal of interest, which must stay nonzero.
-        along: all branches of the network.
-        learning: tensors that train. Tensors that start at zero, and ends of ``begun``, train as well.
-        begun: branches that start at zero.
+        candidates: all branches of the network.
+        learning: tensors that train. Tensors that start at zero, and ends of ``zeroed``, train as well.
+        zeroed: branches that start at zero.
     """
-    ends, beside = (frozenset[str]().union(*(getattr(b, x) for b in begun)) for x in ("ends", "inside"))
+    ends, exempt = (frozenset[str]().union(*(getattr(b, x) for b in zeroed)) for x in ("ends", "inside"))
     learning = learning | ends
     moved = {s.out for role in learning for s in network.uses(role)}
-    idle = [b for b in along if signal and signal not in b.after and (b.inside - beside).isdisjoint(moved)]
+    idle = [b for b in candidates if signal and signal not in b.after and (b.inside - exempt).isdisjoint(moved)]
     dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
     start = {role: None if role in dead | ends else b for role, b in point.b.items()}
     zero = point.zero - dead
@@ -93,10 +98,14 @@ def find_branches(network: Network) -> tuple[Branch, ...]:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
-                if z != y and z in (inputs := find_ancestors(network, y)) and (last := find_last_tensors(network, y)):
-                    inside = inputs - find_ancestors(network, z)
+                if (
+                    z != y
+                    and z in (inputs := find_dependencies(network, y))
+                    and (last := find_last_tensors(network, y))
+                ):
+                    inside = inputs - find_dependencies(network, z)
                     outputs = {use.out for role in last for use in network.uses(role)}
-                    after = frozenset(x for x in inside if outputs & find_ancestors(network, x))
+                    after = frozenset(x for x in inside if outputs & find_dependencies(network, x))
                     residual.append(Branch(last, inside, after))
     return tuple(residual)
 
@@ -113,22 +122,9 @@ def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
                 alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
             outputs = {use.out for role in last for use in network.uses(role)}
             logits.append(
-                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & find_ancestors(network, x)))
+                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & find_dependencies(network, x)))
             )
     return tuple(logits)
-
-
-@lru_cache(maxsize=1024)
-def find_ancestors(network: Network, signal: str) -> frozenset[str]:
-    """Returns a signal and all signals that it is computed from, without the inputs of the network."""
-    ancestors, todo = set[str](), [signal]
-    while todo:
-        x = todo.pop()
-        producer = network.producer(x)
-        if x not in ancestors and producer is not None:
-            ancestors.add(x)
-            todo += [f.name for f in producer.inputs]
-    return frozenset(ancestors)
 
 
 def _list_tensors(network: Network, s: Statement) -> list[str]:
@@ -138,10 +134,13 @@ def _list_tensors(network: Network, s: Statement) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def find_dependencies(network: Network, signal: str, dead: frozenset[str]) -> frozenset[str]:
-    """Returns a signal and all signals that it depends on if some tensors are zero and stay zero.
+def find_dependencies(network: Network, signal: str, dead: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Returns a signal and all signals that it depends on, without the inputs of the network.
 
-    A product with one of the tensors ``dead`` is zero, so what it multiplies does not matter.
+    Args:
+        network: the network.
+        signal: the signal.
+        dead: tensors that are zero and stay zero. A product with one of them is zero, so its factors do not matter.
     """
     found, todo = set[str](), [signal]
     while todo:
@@ -149,7 +148,7 @@ def find_dependencies(network: Network, signal: str, dead: frozenset[str]) -> fr
         s = network.producer(x)
         if x not in found and s is not None:
             found.add(x)
-            todo += [] if dead.intersection(_list_tensors(network, s)) else [f.name for f in s.inputs]
+            todo += [] if dead and dead.intersection(_list_tensors(network, s)) else [f.name for f in s.inputs]
     return frozenset(found)
 
 

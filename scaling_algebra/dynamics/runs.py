@@ -1,6 +1,6 @@
-"""The runs of one training, one for each budget, and what each shows of a quantity.
+"""The runs of one training, one for each budget, and the bracket of a quantity that each of them gives.
 
-Read next: ``analysis.py`` (asks the runs, the cheap ones first), ``sparse_routing.py`` (makes a run).
+Read next: ``analysis.py`` (reads the runs, the cheap ones first), ``sparse_routing.py`` (creates a run).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .brackets import NOTHING, Bracket, bracket_monomial
 from .budgets import BUDGETS, INITIAL_BUDGET, QUICK_BUDGETS
 from .quantities import Quantity, find_quantity
 from .run import BeyondPowerCounting, Degrees, Divisor, RunContext
-from .sparse_routing import make_algebra, make_bounds, make_trajectory
+from .sparse_routing import make_algebra, select_classes
 from .steps import SQUARED, list_odd_powers
 from .trajectory import Trajectory
 
-_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_ORTHOGONAL = "a norm may cancel it, since it removes multiples of its argument"
 NONE: Mapping[str, Divisor] = {}
 _LONG = 8
-"""Tensors on a way from which on kernels have one more leaf for each."""
+"""Number of tensors on the longest path above which a kernel may have one more leaf for each further tensor."""
 _FRAMES, _DEEPEST = 200, 60_000
-"""Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
+"""Python stack frames allowed for each statement, and in total. Signals are evaluated recursively."""
 
 
 @dataclass(eq=False)
@@ -44,12 +44,18 @@ class Runs:
     """The runs of one training at one point.
 
     Attributes:
-        table: the quantities that are read.
-        algebras: one for each budget; products of kernels are shared.
-        certified: the packed size of what is divided by, where any run certifies it.
-        growing, routed, raised: see ``Analysis``.
-        linear: rungs on which functions are read as polynomials of degree one.
-        started: the run on a budget that values and gradients before training are taken from, where there is one.
+        ray: the ray.
+        point: the exponents of the scaling.
+        optimizer: the optimizer.
+        network: the network.
+        table: the named quantities.
+        algebras: one algebra for each budget, with a common cache of kernel products.
+        certified: returns the packed size of a divisor if any run certifies it.
+        growing: see ``Analysis``.
+        routed: see ``Analysis``.
+        raised: see ``Analysis``.
+        linear: budgets with which functions are represented by polynomials of degree one.
+        started: returns the run that provides values and gradients before training for a budget, or None.
     """
 
     ray: Ray
@@ -67,8 +73,8 @@ class Runs:
     _runs: dict[Budget, Trajectory] = field(default_factory=dict)
 
     def algebra(self, budget: Budget) -> Algebra:
-        """The algebra of a budget. Kernels hold the tensors that a signal passed through: a longer way takes more
-        leaves."""
+        """Returns the algebra for a budget. Kernels contain the tensors that a signal has passed, so deep networks get
+        more leaves."""
         if budget not in self.algebras:
             some = next(iter(self.algebras.values()), None)
             some = some or make_algebra(self.network, self.ray, budget.gap, self.growing, self.routed)
@@ -79,36 +85,43 @@ class Runs:
         return self.algebras[budget]
 
     def run_for(self, budget: Budget) -> Trajectory:
-        """The run on a budget."""
+        """Returns the run for a budget, which is created once."""
         if budget not in self._runs:
             self._runs[budget] = self.make_run(budget, self.started(budget))
         return self._runs[budget]
 
     def make_run(self, budget: Budget, start: Trajectory | None = None) -> Trajectory:
-        """A new run on a budget, which begins as another one."""
+        """Creates a run for a budget.
+
+        Args:
+            budget: the budget.
+            start: a run from which values and gradients before training are taken.
+        """
         algebra = self.algebra(budget)
         degrees: Degrees = "lowest" if budget in self.linear else "raised" if self.raised else "usual"
         context = RunContext(self.growing, degrees, certified=partial(self.certified, algebra), start=start)
-        return make_trajectory(self.network, algebra, self.point, self.optimizer, context, self.routed)
+        trajectory, _ = select_classes(self.network, self.ray, self.routed)
+        return trajectory(self.network, algebra, self.point, self.optimizer, context)
 
     def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
-        """A run of upper bounds, settled, or with the reason why there are none.
+        """Returns a run of upper bounds; its ``why`` is set if there are none.
 
         Args:
-            divisors: what is known of norms that divide by something else after an update.
-            still: before the first update.
+            divisors: bounds for norms whose divisor after an update differs from the initial one.
+            still: True for bounds before the first update.
         """
         algebra = self.algebra(BUDGETS[0])
         context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
         with self.allow_deep_recursion(), algebra.meter.pause_counting():
             point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
-            run = make_bounds(self.network, algebra.at(BUDGETS[0]), point, self.optimizer, context, self.routed)
+            _, bound_run = select_classes(self.network, self.ray, self.routed)
+            run = bound_run(self.network, algebra.at(BUDGETS[0]), point, self.optimizer, context)
             run.settle()
         return run
 
     def bound_gradient(self, s: Function) -> int | None:
-        """Packed bound on the gradient at the argument of a function, through it, before training; None if none is
-        known."""
+        """Returns a packed upper bound on the gradient at the argument of a function due to this function, before
+        training; None if no bound is known."""
         sizes, source = list[int](), s.inputs[0].name
         for budget in (BUDGETS[0], INITIAL_BUDGET):
             run = self.run_for(budget)
@@ -121,7 +134,7 @@ class Runs:
         return min(sizes, key=self.algebra(BUDGETS[0]).value, default=None)
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """The bracket of a quantity that one run shows."""
+        """Returns the bracket of a quantity that one run gives."""
         run = self.run_for(budget)
         try:
             with run.ledger.question():
@@ -143,14 +156,14 @@ class Runs:
         return bracket_monomial(algebra.value(packed), algebra.form(packed), certain, below, why, notes)
 
     def evaluate(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
-        """A quantity in a run."""
+        """Returns a quantity in a run: a signal, or the entry size of a tensor."""
         with self.allow_deep_recursion():
             read: Signal | EntrySize = find_quantity(self.table, name).read(run, t)
         return read
 
     @contextmanager
     def allow_deep_recursion(self) -> Iterator[None]:
-        """As many frames of the interpreter as the network may take."""
+        """Raises Python's recursion limit to the depth that the network may need."""
         before = sys.getrecursionlimit()
         sys.setrecursionlimit(max(before, min(_FRAMES * len(self.network.statements), _DEEPEST)))
         try:
@@ -160,15 +173,17 @@ class Runs:
 
     @cached_property
     def is_nonlinear(self) -> bool:
-        """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
+        """True if functions, or the steps of an optimizer, are represented by polynomials of degree above one."""
         return self.has_nonlinear_steps() or any(f.stands_for for f in self.network.functions)
 
     def has_nonlinear_steps(self, signs: bool = False) -> bool:
-        """Products of three signals, at an index that grows, may see more of a step than what is linear; of a buffer's
-        step, which has two values, all is linear.
+        """Whether the optimizer normalises entries and the nonlinear part of its steps may matter.
+
+        It may if signals are multiplied three at a time at an index that grows. Steps of a buffer have two values only
+        and count as linear.
 
         Args:
-            signs: of one that takes signs.
+            signs: True to consider optimizers that use signs only.
         """
         run, rules = self.run_for(BUDGETS[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), find_buffers(self.network)
@@ -177,11 +192,14 @@ class Runs:
         return any(len(list_odd_powers(run, letters)) > 1 for letters in entries)
 
     def list_lower_forms(self, name: str, t: int) -> tuple[Form, ...]:
-        """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
-        every ray and point. None for exactly zero and for updates of tensors, which are no signals.
+        """Returns the monomials that give a lower bound on a signal; each is a lower bound on every ray and at every
+        point.
+
+        The list is empty if the signal is exactly zero, and for updates of tensors, which are no signals.
 
         Raises:
-            Exhausted: they take more work than a lower bound may. BeyondPowerCounting: nothing follows them.
+            Exhausted: finding them takes more work than a lower bound may.
+            BeyondPowerCounting: the quantity is no power of n.
         """
         run = self.run_for(QUICK_BUDGETS[-1])
         with run.ledger.question():
@@ -189,8 +207,11 @@ class Runs:
         return run.algebra.forms(read) if isinstance(read, Signal) else ()
 
     def list_step_factors(self, role: str, t: int) -> tuple[Bracket, ...]:
-        """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
-        has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
+        """Returns the brackets of the scalar factors of the gradient in the update after t updates; empty if the
+        gradient is exactly zero.
+
+        These are the learning rate and, if the optimizer uses them, the size of the tensor and the inverse normaliser.
+        """
         factors: tuple[Bracket, ...] = ()
         for budget in BUDGETS:
             run = self.run_for(budget)

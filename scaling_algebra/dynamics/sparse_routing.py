@@ -1,11 +1,13 @@
-"""Sparse routing: K of M experts are active for a token, and every token of a batch has its own.
+"""Sparse routing: K of M experts are active for a token, and the tokens of a batch have different experts.
 
-Model: a step averages over many tokens (more than any power of n that matters), each routed to K of M experts at
-random, independently of the weights. The update of an expert is then an average over its share K/M of the batch, and
-sums over experts inside an update run over all M with weight K/M, while a token sees its own K experts. With K = M both
-are the network itself. That is exact where nothing behind a sum over active experts is a function of it, or a product
-of two such signals: its mean over tokens is not the product of their means. Gates may be functions.
-A selection (top-K) is the routing, and a softmax with one is normalised over the active experts, another over all.
+Model: a step averages over many tokens (more than any relevant power of n), each of which is routed to K of M experts
+at random, independently of the weights. So the update of an expert is an average over its share K/M of the batch. Sums
+over experts inside an update run over all M experts with weight K/M, while the forward pass of a token has its own K
+experts only. With K = M both are the network itself. The model is exact unless the output of a sum over active experts
+enters a function, or a product of two such signals, because the mean over tokens of such a product is not the product
+of the means. Gates may be functions.
+A top-K selection over experts is the routing. A softmax with a selection is normalised over the active experts, any
+other over all.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.indices import centred_axes, find_aggregations, tracked_indices
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import OptimizerSpec
-from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
 from .products import Increment
@@ -35,14 +35,17 @@ from .updates import TensorSteps
 def make_algebra(
     network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
 ) -> Algebra:
-    """The algebra whose letters and unknowns are those of a network.
+    """Returns the algebra with the indices and unknowns of a network.
 
     Args:
-        growing: axes whose indices are kept even where they do not grow on the ray.
-        routed: K counts as less than M whatever the ray says.
+        network: the network.
+        ray: the ray.
+        gap: kernels this far below the leading one are dropped.
+        growing: axes whose indices are kept even if they do not grow on the ray.
+        routed: True to treat K as smaller than M on any ray.
 
     Raises:
-        UsageError: K < M where the routing is part of the dynamics.
+        UsageError: K < M, and the model of this module does not cover the network.
     """
     if not (routed or is_sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred_axes(network))
@@ -50,10 +53,13 @@ def make_algebra(
             ray, network.letters, name_unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
         )
     if mask := next((s for s in network.functions if s.masks), None):
-        raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
+        raise UsageError(
+            f"{network.name}: {mask.out} selects with scores that differ from its gates, which is not covered for "
+            "K < M; give a ray with K = M"
+        )
     if function := find_nonlinear_use(network):
         raise UsageError(
-            f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
+            f"{network.name}: {function.out} is a function of a sum over active experts, which differ between tokens; "
             "give a ray with K = M"
         )
     if function := find_nonzero_function(network):
@@ -73,39 +79,26 @@ def make_algebra(
     )
 
 
-def make_trajectory(
-    network: Network,
-    algebra: Algebra,
-    point: Point,
-    optimizer: OptimizerSpec,
-    context: RunContext,
-    routed: bool = False,
-) -> Trajectory:
-    """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
-    kind = RoutedTrajectory if routed or is_sparse(network, algebra.ray) else Trajectory
-    return kind(network, algebra, point, optimizer, context)
+def select_classes(network: Network, ray: Ray, routed: bool = False) -> tuple[type[Trajectory], type[BoundRun]]:
+    """Returns the classes of the exact run and of the run of upper bounds: those of a single token for K < M.
 
-
-def make_bounds(
-    network: Network,
-    algebra: Algebra,
-    point: Point,
-    optimizer: OptimizerSpec,
-    context: RunContext,
-    routed: bool = False,
-) -> BoundRun:
-    """A run of upper bounds. ``routed``: as for ``algebra_for``."""
-    kind = RoutedBounds if routed or is_sparse(network, algebra.ray) else BoundRun
-    return kind(network, algebra, point, optimizer, context)
+    Args:
+        network: the network.
+        ray: the ray.
+        routed: True to treat K as smaller than M on any ray.
+    """
+    return (RoutedTrajectory, RoutedBounds) if routed or is_sparse(network, ray) else (Trajectory, BoundRun)
 
 
 def is_sparse(network: Network, ray: Ray) -> bool:
-    """Does a vanishing share of the experts see a token?"""
+    """Whether a network has a sum over experts and K < M on the ray, so that a vanishing share of the experts is
+    active."""
     return bool(find_aggregations(network)) and ray["K"] != ray["M"]
 
 
 def select_active(network: Network) -> tuple[Network, dict[str, str]]:
-    """The network with every index of all experts replaced by one of the active experts, and which replaces which."""
+    """Returns the network with the index of all experts replaced by one of the active experts, and a map new -> old
+    index."""
     taken = "".join(network.letters)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
@@ -141,28 +134,29 @@ def select_active(network: Network) -> tuple[Network, dict[str, str]]:
 
 
 def _is_routing(network: Network, s: Statement) -> bool:
-    """Does it select experts? A selection along another index is a function like others."""
+    """Whether a statement selects experts. A selection along any other index is an ordinary function."""
     return isinstance(s, Function) and s.kind.selects and network.axes[s.over] == "M"
 
 
 def _drop_routing(network: Network, s: Statement) -> Statement:
-    """A statement without the selection that is the routing."""
+    """Returns a statement without its selection if this selection is the routing."""
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _is_routing(network, s) else s
 
 
 def weight_expert_sums(network: Network) -> Network:
-    """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
+    """Returns the network over all experts in which each sum over experts has the weight K/M of a batch."""
 
-    def shared(s: Statement) -> Statement:
+    def add_weight(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
         return _drop_routing(network, s)
 
-    return replace(network, statements=tuple(map(shared, network.statements)))
+    return replace(network, statements=tuple(map(add_weight, network.statements)))
 
 
 def find_nonlinear_use(network: Network) -> Statement | None:
-    """A function of what a sum over experts made, or a product of two such signals, if there is one."""
+    """Returns a function of the output of a sum over experts, or a product of two such outputs; None if there is
+    none."""
     summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
@@ -173,8 +167,11 @@ def find_nonlinear_use(network: Network) -> Statement | None:
 
 
 def find_nonzero_function(network: Network) -> Function | None:
-    """A function with f(0) != 0 of what is zero at experts that are not selected, if a sum over experts has no other
-    factor that is zero there."""
+    """Returns a function that is nonzero at unselected experts and enters a sum over experts without a factor that is
+    zero there; None if there is none.
+
+    An example is ``sigmoid(topk(x))``, since sigmoid(0) = 1/2.
+    """
     zero, made = set[str](), dict[str, Function]()
     for s in network.statements:
         read = [x.name for x in s.inputs]
@@ -195,7 +192,11 @@ def find_nonzero_function(network: Network) -> Function | None:
 
 
 class RoutedTrajectory(Trajectory):
-    """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
+    """A trajectory of the signals of one token, with updates averaged over a batch of tokens with different experts.
+
+    ``_batch`` is the run over all experts, ``_among`` maps each index of the active experts to that of all experts, and
+    ``_whole`` are the softmaxes that are normalised over all experts.
+    """
 
     def __post_init__(self) -> None:
         network = self.network
@@ -211,11 +212,10 @@ class RoutedTrajectory(Trajectory):
             for s in network.live
             if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
         }
-        """Shares of all experts."""
         self.steps = _TokenSteps(self, self._batch.steps, self._select_own)
 
     def _make_batch_run(self, network: Network, context: RunContext) -> Trajectory:
-        """The run over all experts of a batch."""
+        """Returns the run over all experts that describes a batch."""
         return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:
@@ -228,7 +228,7 @@ class RoutedTrajectory(Trajectory):
         for s, _ in self.network.consumers(signal):
             if s.out in self._whole and via in ("", s.out):
                 raise BeyondPowerCounting(
-                    f"{s.out} has shares of all experts, and a token has the gradients of its own"
+                    f"{s.out} normalises over all experts, but with K < M a token has gradients of its own experts only"
                 )
         return super()._gradient(signal, t, modes, via)
 
@@ -247,7 +247,7 @@ class RoutedTrajectory(Trajectory):
         ]
 
     def _select_own(self, signal: Signal) -> Signal:
-        """The entries of a signal over all experts that a token sees: those of its own."""
+        """Returns the entries of a signal over all experts at the experts of one token."""
         self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restricted(signal, old, new)
@@ -255,10 +255,12 @@ class RoutedTrajectory(Trajectory):
 
 
 class _TokenSteps(TensorSteps):
-    """What a token sees of the steps of a batch.
+    """The optimizer steps of a batch, restricted to the experts of one token.
 
     Args:
-        seen: the entries of a signal over all experts that a token sees.
+        run: the run of the token.
+        batch: the steps of the batch.
+        seen: restricts a signal over all experts to those of the token.
     """
 
     def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:
@@ -277,17 +279,17 @@ class _TokenSteps(TensorSteps):
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):
-    """Upper bounds of one token's signals, from those of the batch.
+    """Upper bounds on the signals of one token, from those of the batch.
 
-    Law: before any sum over active experts a token's signals are those of the batch at its own experts, which are as
-    large as at all of them: a matrix of all experts acts on one vector there, with its operator norm.
+    Law: before any sum over active experts, the signals of a token are those of the batch at its own experts, and as
+    large as at all experts: there a matrix of all experts acts on one vector, so its operator norm is a bound.
     """
 
     _batch: BoundRun
 
     @cached_property
     def _before_sums(self) -> frozenset[str]:
-        """Signals that no sum over active experts is behind."""
+        """Names of the signals that depend on no sum over active experts."""
         network, behind = self._batch.network, set[str]()
         for s in network.statements:
             along = network.summed_indices(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""

@@ -1,9 +1,10 @@
-"""The tails of a signal: the degree of the polynomial in Gaussians that its entries are, at most.
+"""The tails of signals: a bound on the degree of the polynomial in Gaussians that represents an entry.
 
-Sums over an index that grows are Gaussian, bounded functions have no tails, no function but exp grows faster than its
-argument or has slopes that are not bounded. e to the power of degree one has all moments, of degree two or more none
-for generic constants. A factor that does not vary along a summed index is as it was: v_i of sum_a U_ba u_a v_i.
-Read next: ``rules.py`` (asks it of what a softmax along an index that grows reads).
+``W x`` with an initial tensor W has degree 1, a product of two such signals degree 2. Sums over an index that grows are
+Gaussian. Bounded functions have no tails, and no function but exp grows faster than its argument or has an unbounded
+slope. exp of a signal of degree one has all moments, of degree two or more none for generic constants. A factor that
+does not vary along a summed index keeps its degree: v_i in sum_a U_ba u_a v_i.
+Read next: ``functions.py`` (uses it for the argument of exp, and of a softmax along an index that grows).
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from scaling_algebra.spec.networks.language import Factor, Function, Network, Pr
 from scaling_algebra.spec.optimizers import OptimizerSpec
 
 STEEP = 16
-"""The degree of e to the power of a Gaussian: above all of which e to the power has a second moment."""
+"""Degree assigned to exp of a Gaussian; it exceeds the degree of everything whose exp has a second moment."""
 Monomial = frozenset[tuple[frozenset[str], int]]
-"""Independent factors: the indices that grow which one varies with, and its degree."""
+"""A product of independent factors, each as (growing indices along which it varies, degree)."""
 Monomials = frozenset[Monomial]
-"""What a signal is a sum of."""
+"""The terms of a signal."""
 PLAIN: Monomials = frozenset({Monomial()})
+"""A constant."""
 
 
 class Tails:
-    """Degrees of the signals of a run, each found once.
+    """Finds the degrees of the signals of a run, each once.
 
     Args:
-        grows: does what an index runs over grow?
+        network: the network.
+        optimizer: the optimizer.
+        grows: whether the axis of an index grows.
     """
 
     def __init__(self, network: Network, optimizer: OptimizerSpec, grows: Callable[[str], bool]) -> None:
@@ -37,14 +41,14 @@ class Tails:
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
     def initial_degree(self, signal: str) -> int:
-        """The degree of a signal before training."""
+        """Returns the degree of a signal before training."""
         return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
     def change_degree(self, signal: str, t: int) -> int:
-        """The degree of the change of a signal after t updates.
+        """Returns the degree of the change of a signal after t updates.
 
-        Law: a change is along the gradient where nothing bounds a step, and a square that is summed over an index that
-        grows is its mean.
+        Law: if nothing bounds a step, a change is a multiple of the gradient, and a square that is summed over an index
+        that grows is replaced by its mean.
         """
         return _find_degree(self._compute_once("change", signal, t, self._change))
 
@@ -55,11 +59,12 @@ class Tails:
         return self._found[key]
 
     def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
-        """What a factor of an equation is, in its letters there."""
+        """Returns the terms of a factor, with the indices that it has in an equation."""
         compute = {"initial": self._initial, "change": self._change}[what]
         return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.letters)
 
     def _initial(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of a signal before training."""
         s, letters = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return self._make_monomial(letters, 1) if self._select_growing(letters) else PLAIN
@@ -71,6 +76,7 @@ class Tails:
         return self._multiply(s, letters, read) | self._find_tied_part(s, self.initial_degree)
 
     def _change(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of the change of a signal after t updates."""
         s, letters = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
@@ -92,6 +98,7 @@ class Tails:
         return changes | self._find_tied_part(s, lambda x: self.change_degree(x, t))
 
     def _gradient(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of the gradient at a signal after t updates."""
         paths = PLAIN
         for s, k in self._network.consumers(signal):
             above = self._compute_once("gradient", s.out, t, self._gradient)
@@ -104,7 +111,8 @@ class Tails:
         return paths
 
     def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
-        """The part of W^T W h along h, where a tensor acts on what it was a part of."""
+        """Returns the part of W^T W h that is a multiple of h, if the tensor W acts on a signal that depends on W; else
+        no terms."""
         if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
         before, todo = set[str](), [x.name for x in s.factors]
@@ -116,17 +124,20 @@ class Tails:
         return self._make_monomial(self._network.signals[s.out], max(map(degree, before)))
 
     def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
-        """A product that sums the letters its output lacks; what a tensor learnt has a degree, too."""
+        """Returns the terms of a product, which sums over the indices that ``out`` lacks. A trained tensor has a
+        degree, too."""
         tensor = [self._make_monomial(s.tensor.letters, min(t, 2))] if s.tensor else []
         return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
     def _sum_indices(self, x: Monomial, out: str) -> Monomial:
+        """Returns a monomial after the sum over the indices that ``out`` lacks: factors that vary along them become one
+        Gaussian."""
         summed = {letters for letters, _ in x if not letters <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
         return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
     def _classify_function(self, s: Statement) -> Monomials | None:
-        """Of a function whose values do not have the degree of its argument."""
+        """Returns the terms of a function's values if their degree is not that of its argument; else None."""
         if not isinstance(s, Function):
             return None
         letters = self._network.signals[s.out]
@@ -137,17 +148,21 @@ class Tails:
         return PLAIN if s.kind.bounded else None
 
     def _make_monomial(self, letters: str, degree: int) -> Monomials:
+        """Returns a single term of the given degree that varies along the growing ones among some indices."""
         return frozenset({frozenset({(self._select_growing(letters), degree)})})
 
     def _select_growing(self, letters: str) -> frozenset[str]:
+        """Returns the indices whose axis grows."""
         return frozenset(filter(self._grows, letters))
 
 
 def _find_degree(monomials: Monomials) -> int:
+    """Returns the largest degree of a signal's terms."""
     return max(sum(degree for _, degree in x) for x in monomials)
 
 
 def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
+    """Returns the product of monomials; degrees of factors with the same indices add up, to ``STEEP`` at most."""
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
@@ -155,5 +170,6 @@ def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
 
 
 def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
+    """Returns the terms of a signal with renamed indices, ``old`` to ``new`` position by position."""
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in letters), d) for letters, d in x) for x in monomials)

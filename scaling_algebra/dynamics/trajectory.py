@@ -1,9 +1,9 @@
-"""Unrolls training exactly: forward, backward and update signals of a network at every step.
+"""The exact run of training: all signals of the forward pass, the backward pass and the updates, at every step.
 
-The backward pass is the derivative of the network, so no gradient is written by hand. A gradient of a tensor stays a
-product of the gradient at its output and of what it acted on, one product for every use of the tensor.
-Read next: ``rules.py`` (what each kind of statement does), ``quantities.py`` (the named parts), ``newton.py`` (which
-parameters make them Theta(1)).
+The backward pass is the derivative of the network, so no gradient is written by hand. The gradient of a tensor is kept
+as products (gradient at the output) * (input), one for each use of the tensor.
+Read next: ``rules.py`` (the effect of training on each kind of statement), ``quantities.py`` (named parts),
+``newton.py`` (which exponents make them Theta(1)).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .updates import DecayingSteps, TensorSteps
 
 
 class Trajectory(TrainingRun):
-    """All signals of a training run, computed on demand and kept: what ``quantities.Run`` says, of exponents."""
+    """The signals of a training run as exponents, computed on demand and cached. Implements ``quantities.Run``."""
 
     stepping: type[TensorSteps] = TensorSteps
     steps: TensorSteps
@@ -40,7 +40,7 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            return self.algebra.given(signal, self.network.signals[signal])  # the input, or a constant
+            return self.algebra.given(signal, self.network.signals[signal])  # an input or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.remember(
@@ -58,7 +58,8 @@ class Trajectory(TrainingRun):
         return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Part of the effective update of one tensor times one signal whose gradients came through one statement."""
+        """Returns the effective update of a tensor, times its initial input, restricted to gradients that came through
+        ``via``."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         x, letters = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
@@ -73,7 +74,7 @@ class Trajectory(TrainingRun):
         return self.algebra.centred(self.read_factor(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """A signal over the size of another one after t updates.
+        """Returns a signal divided by the size of the signal ``source`` after t updates.
 
         Raises:
             Exhausted: that size is not certified.
@@ -87,14 +88,14 @@ class Trajectory(TrainingRun):
         return apply_divisor(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
-        """The inner product of two signals over all indices but the expert's.
+        """Returns the inner product of two signals over all indices except that of the experts.
 
         Raises:
-            ValueError: they have other indices.
+            ValueError: the signals have different indices.
         """
         experts = "".join(x for x, axis in self.network.letters.items() if axis in EXPERTS)
         if set(left.letters) - set(experts) != set(right.letters) - set(experts):
-            raise ValueError("an inner product of signals with different indices")
+            raise ValueError("the signals of an inner product have different indices")
         kept = "".join(x for x in experts if x in left.letters + right.letters)
         return self.algebra.contract(left, right, kept)
 
@@ -107,11 +108,11 @@ class Trajectory(TrainingRun):
         return run
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """The gradient of a loss beside the output at a signal, over the largest of that of the output in the first
-        updates.
+        """Returns the gradient of an auxiliary loss at a signal, divided by the largest gradient of the output there
+        during the first updates.
 
         Raises:
-            Exhausted: that size is not certified.
+            Exhausted: the size of the output's gradient is not certified.
         """
         main, sizes = self.for_loss(self.network.output), list[int]()
         for k in range(max(t, HORIZON) + 1):
@@ -128,7 +129,7 @@ class Trajectory(TrainingRun):
         return self.algebra.scaled(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def relative_to_undecayed(self) -> Trajectory:
-        """The same run, with weight decay as one more step of every tensor along itself."""
+        """Returns the same run, in which weight decay is one more increment of each tensor along its initial value."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
         run = partial(_DecayingTrajectory, self.network, self.algebra, self.point, self.optimizer, context)
         return self.ledger.remember((self.context.name, "decaying"), run)
@@ -164,13 +165,14 @@ class Trajectory(TrainingRun):
         return self.algebra.add(paths)
 
     def count_selections(self, mask: Function, letters: str, t: int) -> Signal:
-        """The count of tokens that a selection takes at every entry, less the mean: a buffer's steps follow it."""
+        """Returns the number of tokens that select each entry, minus the mean; the steps of a balancing bias follow
+        it."""
         chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), letters, 0)
         return self.algebra.centred(chosen, mask.over) if mask.over in chosen.letters else chosen
 
 
 class _DecayingTrajectory(Trajectory):
-    """A run with weight decay."""
+    """A trajectory in which weight decay is an increment of the tensor."""
 
     decays = True
     stepping = DecayingSteps

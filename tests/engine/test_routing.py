@@ -94,7 +94,7 @@ def test_measured_with_few_active_experts(ray=SPARSE[0]):
 
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
-    assert "active experts" in text and "times K/M, the share of the batch" in text
+    assert "active experts" in text and "share K/M of the batch" in text
     look = derive(None, "adam", "mssp", ray=SPARSE[1]).analysis()
     sizes = {name: look(name, 2).exponent for name in look.table}
     for name in (name for name, size in sizes.items() if size is not None):

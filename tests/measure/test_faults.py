@@ -35,7 +35,9 @@ def unrepaired(name, monkeypatch):
     elif name == "T3":
         monkeypatch.setattr(updates, "sign_factors", lambda tr, role, t, gradients: gradients)
     else:
-        monkeypatch.setattr(updates, "scale_singular_values", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients])
+        monkeypatch.setattr(
+            updates, "scale_singular_values", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients]
+        )
 
 
 @pytest.mark.parametrize("name", KNOWN)
