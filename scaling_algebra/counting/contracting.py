@@ -31,7 +31,7 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
         Exhausted: the product exceeds the work budget.
     """
     algebra.meter.add(PRODUCT_WORK)
-    spec, contraction, cost = algebra.meeting(a.letters, b.letters, out)
+    spec, contraction, cost = algebra.meeting(a.indices, b.indices, out)
     extra = bound_product(algebra, a, b, out)
     weights = algebra.weights
     left, right = algebra.rank_kernels(a), algebra.rank_kernels(b)
@@ -108,8 +108,8 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
     """
     assert s.made is not None and s.made.rule == "product"
     a, b = s.made.parts
-    spec, contraction, cost = algebra.meeting(a.letters, b.letters, s.letters)
-    extra, size = bound_product(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
+    spec, contraction, cost = algebra.meeting(a.indices, b.indices, s.indices)
+    extra, size = bound_product(algebra, a, b, s.indices), s.terms[k] + algebra.weights[k]
     for ra, ka, ea in algebra.rank_kernels(a):
         for rb, kb, eb in algebra.rank_kernels(b):
             if ra + rb + extra < size:
@@ -143,11 +143,11 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     factors share and keep several indices of one axis, each but the first costs half its dimension. If a factor is an
     initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
-    sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+    sums = sum(2 * algebra.half[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
-    for x in a.letters:
-        if x in b.letters and x in out and x not in a.flat | b.flat:
-            shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
+    for x in a.indices:
+        if x in b.indices and x in out and x not in a.flat | b.flat:
+            shared.setdefault(population(algebra.indices[x]), []).append(algebra.half[algebra.indices[x]])
     meet = sum(sum(halves) - min(halves) for halves in shared.values())
     costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
     if a.depends is not None and b.depends is not None and not a.depends & b.depends:
@@ -165,10 +165,10 @@ def _bound_saving(algebra: SignalSizes, a: Signal, out: str) -> int | None:
     """
     if a.tail is not None:
         return None
-    summed = [x for x in a.letters if x not in out]
-    if not all(algebra.kernels[k].along(a.letters.index(x)) for k in a.terms for x in summed):
+    summed = [x for x in a.indices if x not in out]
+    if not all(algebra.kernels[k].along(a.indices.index(x)) for k in a.terms for x in summed):
         return None
-    return sum(algebra.half[algebra.letters[x]] for x in summed)
+    return sum(algebra.half[algebra.indices[x]] for x in summed)
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
@@ -180,9 +180,9 @@ def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int
     """
     if a.leaf is None:
         return None
-    varying = set(b.letters) - b.flat
-    rows = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x in out and x not in varying)
-    cols = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x not in out)
-    others = {*a.letters, *b.letters} - {*a.leaf, *out}
-    lost = sum(2 * algebra.half[algebra.letters[x]] for x in others)
+    varying = set(b.indices) - b.flat
+    rows = sum(algebra.half[algebra.indices[x]] for x in a.leaf if x in out and x not in varying)
+    cols = sum(algebra.half[algebra.indices[x]] for x in a.leaf if x not in out)
+    others = {*a.indices, *b.indices} - {*a.leaf, *out}
+    lost = sum(2 * algebra.half[algebra.indices[x]] for x in others)
     return max(rows, cols) + cols - rows + lost

@@ -37,7 +37,7 @@ class _SoleChange(TrainingRun):
         if factor.name not in self.outside:
             return super().read_factor(factor, which, t)
         if which == "change" and factor.name != self.changing:
-            return self.algebra.nothing(factor.letters)
+            return self.algebra.nothing(factor.indices)
         return self.whole.read_factor(factor, which if factor.name == self.changing else "initial", t)
 
     def change(self, signal: str, t: int) -> Signal:

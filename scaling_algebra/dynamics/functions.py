@@ -38,21 +38,21 @@ class Entrywise:
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if s.kind.selects and self._find_selection_step(tr, s, t) != 0:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
         if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            return self._select_entries(tr, s, tr.algebra.unknown(letters), 0)
+            return self._select_entries(tr, s, tr.algebra.unknown(indices), 0)
         dx = self.scale_to_value(tr, s, self.read_argument(tr, s, "change", t))
-        moved = self._select_entries(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), dx, letters), 0)
+        moved = self._select_entries(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), dx, indices), 0)
         moved = self.project_out_mean(tr, s, moved, t)
         swapped = self._bound_swaps(tr, s, t) if s.kind.selects else None
         if swapped is None:
             return moved
-        size = tr.algebra.rms(self.scale_to_value(tr, s, tr.algebra.constant(letters)))
+        size = tr.algebra.rms(self.scale_to_value(tr, s, tr.algebra.constant(indices)))
         assert size is not None
-        swaps = tr.algebra.unknown(letters, swapped + size)
+        swaps = tr.algebra.unknown(indices, swapped + size)
         if self._changes_apart(tr, s, t):
             swaps = swaps.but(least=swapped + size)
         else:
@@ -61,11 +61,11 @@ class Entrywise:
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if reason := self.explain_unknown(tr, s, t):
             raise BeyondPowerCounting(reason)
         above = self._select_entries(tr, s, self.scale_to_value(tr, s, self.project_out_mean(tr, s, above, t)), t)
-        return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, letters), t)
+        return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, indices), t)
 
     def find_slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """Returns the derivative, elementwise: its powers are one less than those of the function."""
@@ -77,17 +77,17 @@ class Entrywise:
     def _make_polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """Returns the value of the function as the polynomial of its present argument, without the effect of a
         selection."""
-        x, letters = self.read_argument(tr, s, "value", t), tr.network.signals[s.out]
+        x, indices = self.read_argument(tr, s, "value", t), tr.network.signals[s.out]
         powers, parts = _list_degrees(tr, s), list[Signal]()
         if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
+            powers, parts = frozenset({0}), [tr.algebra.unknown(indices)]
         if 0 in powers:
             parts.append(tr.with_name(mean_value(tr, s), "mean"))
         moving = {p - 1 for p in powers if p}
         if not moving:
             return tr.algebra.add(parts)
-        moved = tr.algebra.contract(self._sum_powers(tr, s, t, moving), self.scale_to_value(tr, s, x), letters)
+        moved = tr.algebra.contract(self._sum_powers(tr, s, t, moving), self.scale_to_value(tr, s, x), indices)
         return tr.algebra.add([*parts, tr.with_name(moved, f"slope times {s.inputs[0].name}@{t}")])
 
     def _sum_powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
@@ -99,18 +99,18 @@ class Entrywise:
             t: number of updates.
             powers: the powers.
         """
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if not powers:
-            return tr.algebra.nothing(letters)
+            return tr.algebra.nothing(indices)
         tr.note("polynomials")
         if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).zero for step in {0, t}):
             tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: the slope at a kink is arbitrary")
-            return tr.algebra.unknown(letters)
-        parts, power = [], tr.algebra.constant(letters)
+            return tr.algebra.unknown(indices)
+        parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
             if p:
                 power = self._divide_by_size(
-                    tr, s, tr.algebra.contract(self.read_argument(tr, s, "value", t), power, letters), t
+                    tr, s, tr.algebra.contract(self.read_argument(tr, s, "value", t), power, indices), t
                 )
             if p in powers:
                 parts.append(power)
@@ -191,11 +191,11 @@ class Entrywise:
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
-        letters = tr.network.signals[s.out]
-        mask = tr.algebra.tensor(self.name_selection(tr, s, t), letters, 0)
+        indices = tr.network.signals[s.out]
+        mask = tr.algebra.tensor(self.name_selection(tr, s, t), indices, 0)
         if (swapped := self._bound_swaps(tr, s, t)) is not None:
-            mask = tr.algebra.add([mask, tr.algebra.unknown(letters, swapped)])
-        return tr.algebra.contract(mask, signal, letters)
+            mask = tr.algebra.add([mask, tr.algebra.unknown(indices, swapped)])
+        return tr.algebra.contract(mask, signal, indices)
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
         """Returns a packed bound on the change of a selection that is not drawn anew; None if the selection does not
@@ -269,7 +269,7 @@ class Softmax(Entrywise):
     def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})
+        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
         return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -326,7 +326,7 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters)
+        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.indices)
     return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
 
 

@@ -69,11 +69,11 @@ class Products:
         for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
-                self.initial[role] = algebra.nothing(tensor.letters)
+                self.initial[role] = algebra.nothing(tensor.indices)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
-                varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
-                self.initial[role] = algebra.tensor(role, tensor.letters, size, varying)
+                varying = tensor.indices.replace(tensor.experts, "") if role in point.tied else tensor.indices
+                self.initial[role] = algebra.tensor(role, tensor.indices, size, varying)
         counted = {*find_free_multipliers(network), SHARE}
         self._multipliers = dict[str, Scalar]()
         for name in (x for x in network.multipliers if x in counted):
@@ -151,13 +151,13 @@ class Products:
         scalars: list[Scalar] = []
         for x, step in steps:
             there = (*above, *others, *gradients, *inputs)
-            gradient, acted = self._relabel_increment(x, step, "".join(s.letters for s in there) + out)
+            gradient, acted = self._relabel_increment(x, step, "".join(s.indices for s in there) + out)
             gradients.append(gradient)
             inputs += acted
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
-        kept = "".join(s.letters for s in rest) + self.algebra.live(out)
-        shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
+        kept = "".join(s.indices for s in rest) + self.algebra.live(out)
+        shared = "".join(dict.fromkeys(c for s in meeting for c in s.indices if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
         inner = self.multiply(meeting, shared, tag)
         return self.algebra.scaled(self.multiply([inner, *rest], out), *scalars)
@@ -170,14 +170,14 @@ class Products:
             step: the increment.
             taken: indices that must not be used for summed ones.
         """
-        own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
-        renamed = rename_apart(self.network, own, x.letters, inner, taken)
-        relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        own, inner = self.network.tensors[x.name].indices, "".join(s.indices for s in step.factors)
+        renamed = rename_apart(self.network, own, x.indices, inner, taken)
+        relabel = [self.algebra.relabelled(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors]
         return relabel[0], relabel[1:]
 
     def _relabel_initial(self, x: Factor) -> Signal:
         """Returns an initial tensor with the indices that it has in an equation."""
-        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].letters, x.letters)
+        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
     def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """Returns a product, without factors that are 1, and broadcast along indices that no other factor has.
@@ -188,8 +188,8 @@ class Products:
             tag: name of the product for explanations.
         """
         kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
-        there = {c for s in kept for c in s.letters}
-        wanted = dict.fromkeys("".join(s.letters for s in operands) + self.algebra.live(out))
+        there = {c for s in kept for c in s.indices}
+        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.live(out))
         missing = "".join(c for c in wanted if c not in there)
         return self.algebra.product(
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
@@ -200,9 +200,9 @@ class Products:
 
         These are the given factors, or their product if an index is summed or two open indices have the same axis.
         """
-        letters = self.algebra.live(self.network.tensors[role].letters)
-        if any(c not in letters for s in factors for c in s.letters) or any(self._repeats_axis(s) for s in factors):
-            return [self.multiply(factors, letters)]
+        indices = self.algebra.live(self.network.tensors[role].indices)
+        if any(c not in indices for s in factors for c in s.indices) or any(self._repeats_axis(s) for s in factors):
+            return [self.multiply(factors, indices)]
         return factors
 
     def measure_entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
@@ -214,5 +214,5 @@ class Products:
 
     def _repeats_axis(self, s: Signal) -> bool:
         """Whether a signal has two open indices of one axis, so that its diagonal may be larger than the rest."""
-        axes = [self.network.letters[c] for c in s.letters]
+        axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -438,8 +438,8 @@ def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
 
     Chains of tensors are expanded; for anything else the formula names what changes, as in ``h2 by dG_t``.
     """
-    letters = summed_expert_indices(network, e.aggregation)
-    factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
+    indices = summed_expert_indices(network, e.aggregation)
+    factors, signal, tensor = [f"M^-a sum_{indices}", *(f"{x}_{indices}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)
         if not isinstance(s, Product) or not s.tensor or len(s.factors) != 1:

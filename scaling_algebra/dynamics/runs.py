@@ -187,9 +187,9 @@ class Runs:
         """
         run, rules = self.run_for(BUDGETS[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), find_buffers(self.network)
-        trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
+        trained = ((rules(role), x.indices) for role, x in tensors if role not in held)
         entries = (x for rule, x in trained if (rule.is_sign if signs else rule.normalises == "entry"))
-        return any(len(list_odd_powers(run, letters)) > 1 for letters in entries)
+        return any(len(list_odd_powers(run, indices)) > 1 for indices in entries)
 
     def list_lower_forms(self, name: str, t: int) -> tuple[Form, ...]:
         """Returns the monomials that give a lower bound on a signal; each is a lower bound on every ray and at every

@@ -48,9 +48,9 @@ def make_algebra(
         UsageError: K < M, and the model of this module does not cover the network.
     """
     if not (routed or is_sparse(network, ray)):
-        kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred_axes(network))
+        kept = "".join(x for x, axis in network.indices.items() if axis in growing | centred_axes(network))
         return Algebra(
-            ray, network.letters, name_unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
+            ray, network.indices, name_unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
         )
     if mask := next((s for s in network.functions if s.masks), None):
         raise UsageError(
@@ -67,11 +67,11 @@ def make_algebra(
             f"{network.name}: {function.out} is not zero at experts that a token does not select; give a ray with K = M"
         )
     seen, among = select_active(network)
-    letters = {**network.letters, **seen.letters}
-    kept = "".join(x for x, axis in letters.items() if axis in growing | centred_axes(network))
+    indices = {**network.indices, **seen.indices}
+    kept = "".join(x for x, axis in indices.items() if axis in growing | centred_axes(network))
     return Algebra(
         ray,
-        letters,
+        indices,
         name_unknowns(network),
         gap,
         tracked_indices(network) + "".join(among) + kept,
@@ -99,10 +99,10 @@ def is_sparse(network: Network, ray: Ray) -> bool:
 def select_active(network: Network) -> tuple[Network, dict[str, str]]:
     """Returns the network with the index of all experts replaced by one of the active experts, and a map new -> old
     index."""
-    taken = "".join(network.letters)
+    taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
-    names = {x: x for x in network.letters} | {x: new for new, x in among.items()}
+    names = {x: x for x in network.indices} | {x: new for new, x in among.items()}
     swap = str.maketrans(names)
 
     def statement(s: Statement) -> Statement:
@@ -119,16 +119,16 @@ def select_active(network: Network) -> tuple[Network, dict[str, str]]:
         tensors={
             role: replace(
                 t,
-                letters=t.letters.translate(swap),
+                indices=t.indices.translate(swap),
                 fan_out=t.fan_out.translate(swap),
                 experts=t.experts.translate(swap),
             )
             for role, t in network.tensors.items()
         },
         axes={x.translate(swap): "K" if axis == "M" else axis for x, axis in network.axes.items()},
-        signals={name: letters.translate(swap) for name, letters in network.signals.items()},
+        signals={name: indices.translate(swap) for name, indices in network.signals.items()},
         statements=tuple(map(statement, network.statements)),
-        beside=network.letters,
+        beside=network.indices,
     )
     return seen, among
 
@@ -147,7 +147,7 @@ def weight_expert_sums(network: Network) -> Network:
     """Returns the network over all experts in which each sum over experts has the weight K/M of a batch."""
 
     def add_weight(s: Statement) -> Statement:
-        if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
+        if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.indices) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
         return _drop_routing(network, s)
 

@@ -61,23 +61,23 @@ class Tails:
     def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
         """Returns the terms of a factor, with the indices that it has in an equation."""
         compute = {"initial": self._initial, "change": self._change}[what]
-        return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.letters)
+        return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
 
     def _initial(self, signal: str, t: int) -> Monomials:
         """Returns the terms of a signal before training."""
-        s, letters = self._network.producer(signal), self._network.signals[signal]
+        s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
-            return self._make_monomial(letters, 1) if self._select_growing(letters) else PLAIN
+            return self._make_monomial(indices, 1) if self._select_growing(indices) else PLAIN
         if (own := self._classify_function(s)) is not None:
             return own
         read = [self._read_factor("initial", x, 0) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*read)
-        return self._multiply(s, letters, read) | self._find_tied_part(s, self.initial_degree)
+        return self._multiply(s, indices, read) | self._find_tied_part(s, self.initial_degree)
 
     def _change(self, signal: str, t: int) -> Monomials:
         """Returns the terms of the change of a signal after t updates."""
-        s, letters = self._network.producer(signal), self._network.signals[signal]
+        s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
         if (own := self._classify_function(s)) is not None:
@@ -88,10 +88,10 @@ class Tails:
         first, changes = [self._read_factor("initial", x, 0) for x in s.factors], PLAIN
         for k, x in enumerate(s.factors):
             if self._network.producer(x.name):
-                changes |= self._multiply(s, letters, [*first[:k], moved[k], *first[k + 1 :]], t)
+                changes |= self._multiply(s, indices, [*first[:k], moved[k], *first[k + 1 :]], t)
         if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
             acted = [
-                x for x, y in zip(first, s.factors, strict=True) if not self._select_growing(y.letters) - set(letters)
+                x for x, y in zip(first, s.factors, strict=True) if not self._select_growing(y.indices) - set(indices)
             ]
             gradient = self._compute_once("gradient", signal, t, self._gradient)
             changes |= frozenset(map(_multiply_monomials, product(gradient, *acted, *acted)))
@@ -106,8 +106,8 @@ class Tails:
                 above = self._make_monomial(self._network.signals[s.out], STEEP)
             if isinstance(s, Product):
                 others = [above if j == k else self._read_factor("initial", x, 0) for j, x in enumerate(s.factors)]
-                above = self._multiply(s, s.factors[k].letters, others, t)
-            paths |= _rename_indices(above, s.inputs[k].letters, self._network.signals[signal])
+                above = self._multiply(s, s.factors[k].indices, others, t)
+            paths |= _rename_indices(above, s.inputs[k].indices, self._network.signals[signal])
         return paths
 
     def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
@@ -126,13 +126,13 @@ class Tails:
     def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
         """Returns the terms of a product, which sums over the indices that ``out`` lacks. A trained tensor has a
         degree, too."""
-        tensor = [self._make_monomial(s.tensor.letters, min(t, 2))] if s.tensor else []
+        tensor = [self._make_monomial(s.tensor.indices, min(t, 2))] if s.tensor else []
         return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
     def _sum_indices(self, x: Monomial, out: str) -> Monomial:
         """Returns a monomial after the sum over the indices that ``out`` lacks: factors that vary along them become one
         Gaussian."""
-        summed = {letters for letters, _ in x if not letters <= set(out)}
+        summed = {indices for indices, _ in x if not indices <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
         return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
@@ -140,20 +140,20 @@ class Tails:
         """Returns the terms of a function's values if their degree is not that of its argument; else None."""
         if not isinstance(s, Function):
             return None
-        letters = self._network.signals[s.out]
+        indices = self._network.signals[s.out]
         if s.source is None:
-            return self._make_monomial(letters, 1)
+            return self._make_monomial(indices, 1)
         if s.kind.steep or (s.kind.kind == "softmax" and self._select_growing(s.over)):
-            return self._make_monomial(letters, STEEP)
+            return self._make_monomial(indices, STEEP)
         return PLAIN if s.kind.bounded else None
 
-    def _make_monomial(self, letters: str, degree: int) -> Monomials:
+    def _make_monomial(self, indices: str, degree: int) -> Monomials:
         """Returns a single term of the given degree that varies along the growing ones among some indices."""
-        return frozenset({frozenset({(self._select_growing(letters), degree)})})
+        return frozenset({frozenset({(self._select_growing(indices), degree)})})
 
-    def _select_growing(self, letters: str) -> frozenset[str]:
+    def _select_growing(self, indices: str) -> frozenset[str]:
         """Returns the indices whose axis grows."""
-        return frozenset(filter(self._grows, letters))
+        return frozenset(filter(self._grows, indices))
 
 
 def _find_degree(monomials: Monomials) -> int:
@@ -166,10 +166,10 @@ def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
-    return frozenset((letters, min(degree, STEEP)) for letters, degree in degrees.items())
+    return frozenset((indices, min(degree, STEEP)) for indices, degree in degrees.items())
 
 
 def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
     """Returns the terms of a signal with renamed indices, ``old`` to ``new`` position by position."""
     to = dict(zip(old, new, strict=True))
-    return frozenset(frozenset((frozenset(to[c] for c in letters), d) for letters, d in x) for x in monomials)
+    return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

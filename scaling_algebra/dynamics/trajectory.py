@@ -62,12 +62,12 @@ class Trajectory(TrainingRun):
         ``via``."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
-        x, letters = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
+        x, indices = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
         parts = []
         for step in self.steps.increments(statement.tensor.name, t):
             alone = replace(step, gradient=self.steps.read_gradient_via(signal, step.step, via))
-            parts.append(self.products.apply_increments([(statement.tensor, alone)], [], [x], letters))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
+            parts.append(self.products.apply_increments([(statement.tensor, alone)], [], [x], indices))
+        return self.algebra.add(parts) if parts else self.algebra.nothing(indices)
 
     def spread(self, function: Function, t: int) -> Signal:
         function = self.own_statement(function)
@@ -93,10 +93,10 @@ class Trajectory(TrainingRun):
         Raises:
             ValueError: the signals have different indices.
         """
-        experts = "".join(x for x, axis in self.network.letters.items() if axis in EXPERTS)
-        if set(left.letters) - set(experts) != set(right.letters) - set(experts):
+        experts = "".join(x for x, axis in self.network.indices.items() if axis in EXPERTS)
+        if set(left.indices) - set(experts) != set(right.indices) - set(experts):
             raise ValueError("the signals of an inner product have different indices")
-        kept = "".join(x for x in experts if x in left.letters + right.letters)
+        kept = "".join(x for x in experts if x in left.indices + right.indices)
         return self.algebra.contract(left, right, kept)
 
     def vary_only(self, changing: str, outside: Collection[str]) -> Trajectory:
@@ -150,25 +150,25 @@ class Trajectory(TrainingRun):
         return self.steps.update_size(role, t)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        letters = self.network.signals[signal]
+        indices = self.network.signals[signal]
         if mask := find_selection_inputs(self.network).get(signal):
-            return self.count_selections(mask, letters, t)
+            return self.count_selections(mask, indices, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:
-            return self.algebra.constant(letters)  # the output itself
+            return self.algebra.constant(indices)  # the output itself
         paths = []
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = find_rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.algebra.relabelled(passed, s.inputs[k].letters, letters)
+            path = self.algebra.relabelled(passed, s.inputs[k].indices, indices)
             paths.append(self.with_name(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
-    def count_selections(self, mask: Function, letters: str, t: int) -> Signal:
+    def count_selections(self, mask: Function, indices: str, t: int) -> Signal:
         """Returns the number of tokens that select each entry, minus the mean; the steps of a balancing bias follow
         it."""
-        chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), letters, 0)
-        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.letters else chosen
+        chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), indices, 0)
+        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.indices else chosen
 
 
 class _DecayingTrajectory(Trajectory):
