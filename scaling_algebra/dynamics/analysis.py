@@ -496,8 +496,8 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Checks cheaply whether a quantity is exactly zero after the first update, as every restricted run would
-    show."""
+    """Decides that a quantity is exactly zero after the first update if the cheapest budget shows it; else returns
+    ``known``."""
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
@@ -513,7 +513,8 @@ def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
 
 
 def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
-    """Searches for a restricted run with a monomial as large as the upper bound on every step.
+    """Decides the size if a restricted run has a monomial as large as the upper bound on every step; else returns
+    ``known``.
 
     Each further update costs much more, so few updates are tried in all runs, then one more in the likeliest.
     """
@@ -580,8 +581,14 @@ def _is_outgrown_gradient(analysis: Analysis, name: str) -> bool:
 
 
 def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) -> Bracket:
-    """Tries one budget after the other, by default those of the analysis, until one decides the size or none
-    can."""
+    """Tries one budget after the other until one decides the size or none can; returns the last bracket with the best
+    lower bound.
+
+    Args:
+        q: the question.
+        known: the bracket so far.
+        budgets: the budgets, by default those of the analysis.
+    """
     analysis, name, t = q
     low = known.low
     usual = BUDGETS[:1] if analysis.whole is not None else analysis.budgets or BUDGETS
@@ -599,7 +606,8 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
 
 
 def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
-    """Reopens a decided bracket that rests on polynomials if a degree higher by two gives a larger size."""
+    """Returns an undecided bracket if the known one rests on polynomials and a degree higher by two gives a larger
+    size."""
     analysis, name, t = q
     if analysis.raised or known.size is None or not analysis.runs.is_nonlinear:
         return known
@@ -626,7 +634,7 @@ def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
-    """Takes the leading kernel without a certificate."""
+    """Returns the bracket of the largest leading kernel that the budgets find, certified or not."""
     analysis, name, t = q
     for budget in budgets:
         found = analysis.read(name, t, budget)

@@ -46,9 +46,12 @@ class Rule(Protocol):
 
 
 class _Product:
-    """Rule of a product. Law: the change is a sum over the factors, where one factor is replaced by its change, those
-    before it have their present values and those after it their initial values. The gradient at a factor is the
-    gradient above times all other factors."""
+    """Rule of a product, such as ``h = W x``: the change is W_0 dx + dW x_t, and the gradient at x is W^T g.
+
+    Law: the change is a sum over the factors, where one factor is replaced by its change, those before it have their
+    present values and those after it their initial values. The gradient at a factor is the gradient above times all
+    other factors.
+    """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Product)
@@ -74,7 +77,8 @@ class _Product:
 
 
 class _Sum:
-    """Rule of a sum: value and change are sums over the terms, and the gradient is passed to every term unchanged."""
+    """Rule of a sum: value and change are the sums of those of the terms, and the gradient at each term is that of the
+    sum."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([tr.read_factor(x, "value", t) for x in s.inputs])
