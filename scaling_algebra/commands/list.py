@@ -10,7 +10,7 @@ import click
 
 from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, REGIMES, describe_axis
 from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, TERMS
@@ -119,7 +119,7 @@ def glossary_document() -> Document:
 
 
 def _list_formulas(network: Network) -> dict[str, str]:
-    return {q.name: q.formula for q in quantities(network).values()}
+    return {q.name: q.formula for q in list_quantities(network).values()}
 
 
 def _format_rates(rates: Mapping[str, Any]) -> str:

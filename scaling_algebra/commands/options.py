@@ -200,9 +200,9 @@ def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
 
 
 def _list_quantities() -> Iterable[str]:
-    from scaling_algebra.dynamics.quantities import quantities
+    from scaling_algebra.dynamics.quantities import list_quantities
 
-    return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
+    return list_quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
 
 
 COMPLETED = complete_names(_list_quantities)

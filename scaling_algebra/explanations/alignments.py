@@ -81,13 +81,13 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
         g = run.gradient(statement.out, t)
         back = source.indices + "".join(x for x in run.network.tensors[role].experts if x not in source.indices)
         signals = (
-            run.at(source, "value", t),
-            run.at(source, "change", t),
+            run.read_factor(source, "value", t),
+            run.read_factor(source, "change", t),
             g,
             run.part(statement, "update", "value", t),
             run.part(statement, "init", "change", t),
-            run.transposed(statement, 0, g, t, {role: "update"}, back),
-            run.transposed(statement, 0, g, t, {role: "init"}, back),
+            run.transpose_product(statement, 0, g, t, {role: "update"}, back),
+            run.transpose_product(statement, 0, g, t, {role: "init"}, back),
         )
         certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
         sizes = [None if size is None else run.algebra.value(size) for size in certified]

@@ -14,9 +14,9 @@ from typing import Unpack
 from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.analysis import QUICKLY, Analysis
 from scaling_algebra.dynamics.brackets import UnknownSize
-from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities, parse_inner_product
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.solver.demands import Fixing
@@ -86,7 +86,7 @@ def explain(
         raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
     if known and setting not in SETTINGS:
         raise unknown_name_error("setting", setting, SETTINGS)
-    if setting in SETTINGS and not known and what not in quantities(asked.network):
+    if setting in SETTINGS and not known and what not in list_quantities(asked.network):
         raise asked.network.unknown("tensor", role)
     d = derive(asked)
     if what == "alignment":
@@ -112,7 +112,7 @@ def explain(
         step = limits.parse_update(text) if at else 0
     except ValueError as error:
         raise UsageError(f"cannot read the step in {what!r}: {error}; write QUANTITY@t with t = 0, 1, 2, ...") from None
-    steps = [HORIZON if t is None else t for _, t in inner_product(what)]
+    steps = [HORIZON if t is None else t for _, t in parse_inner_product(what)]
     name, t = (name, step) if at else (what, max(steps, default=HORIZON))
     return explain_quantity(d, d.analysis(), name, t)
 
@@ -126,7 +126,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
-    what, answer = quantity(look.table, name), look(name, t)
+    what, answer = find_quantity(look.table, name), look(name, t)
     if not answer.decided:
         raise UnknownSize(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
     if answer.exponent is None:
@@ -156,7 +156,9 @@ def _explain_outer_product(d: Derivation, run: Trajectory, what: Quantity, t: in
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
-        parts = max(run.factors(role, t), key=lambda factors: run.products.entry(role, factors).packed or 0)
+        parts = max(
+            run.gradient_factors(role, t), key=lambda factors: run.products.measure_entry(role, factors).packed or 0
+        )
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         sizes = [(size.packed, step) for step, size in run.steps.update_sizes(role, t) if size.packed is not None]
@@ -225,7 +227,7 @@ def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingEx
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
         for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
-            if (answer := look(x, t, SHORTLY)).decided and answer.exponent == 0:
+            if (answer := look(x, t, QUICKLY)).decided and answer.exponent == 0:
                 because = f"{found.because}; it meets {demand.label}"
                 return replace(found, because=because, behind=explain_quantity(d, look, x, t))
     return found

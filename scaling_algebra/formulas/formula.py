@@ -20,7 +20,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
-from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
@@ -127,7 +127,7 @@ class Formula(Rendered):
     def outer(self) -> bool:
         """Whether the quantity is an update or a raw gradient; the formula is then the entry size of an outer
         product."""
-        return bool(quantity(quantities(self.of.network), self.quantity).tensor)
+        return bool(find_quantity(list_quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -272,7 +272,7 @@ def formula(
     if match is None:
         raise UsageError(f"cannot read the quantity {quote_value(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
-    quantity(quantities(net), name)
+    find_quantity(list_quantities(net), name)
     _check_covered(net, rule, name, t)
     return _formula(_search(net, rule, start, _check_fixed_axes(fixed, net)), name, t)
 
@@ -360,7 +360,7 @@ _search = lru_cache(maxsize=64)(FormulaSearch)
 
 @lru_cache(maxsize=512)
 def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
-    what = quantity(quantities(search.network), name)
+    what = find_quantity(list_quantities(search.network), name)
     try:
         maximum = search.forms(what, t)
     except BeyondPowerCounting as reason:

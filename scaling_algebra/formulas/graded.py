@@ -15,7 +15,7 @@ from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split_gr
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
+from scaling_algebra.dynamics.run import PLAIN, RunContext, name_unknowns
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.dynamics.updates import TensorSteps
 from scaling_algebra.spec.axes import Ray
@@ -61,7 +61,7 @@ def form_algebra(
     """
     indices = network.indices
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
-    names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
+    names = (*name_unknowns(network), *steps, *(size_of(x) for x in network.signals))
     kept = "".join(x for x, axis in indices.items() if axis in growing)
     return FormAlgebra(ray, indices, names, kept + tracked_indices(network), most, centred_axes(network))
 
@@ -69,7 +69,7 @@ def form_algebra(
 class _FormSteps(TensorSteps):
     """Updates of tensors whose learning rates and normalisers are unknowns."""
 
-    def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+    def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
         if self.optimizer.of(role).normalises:
             size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
@@ -137,8 +137,8 @@ class FormTrajectory(Trajectory):
         if not role:
             return self.forms.sizes(quantity.read(self, t))
         if quantity.name.startswith("g"):
-            return _largest(self._outer(role, factors) for factors in self.factors(role, t))
-        steps = self.steps.of(role, t)
+            return _largest(self._outer(role, factors) for factors in self.gradient_factors(role, t))
+        steps = self.steps.increments(role, t)
         return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
 
     def change(self, signal: str, t: int) -> Signal:
@@ -148,7 +148,7 @@ class FormTrajectory(Trajectory):
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
         sizes: Sizes = {0: (0, 0)}
-        for s in self.products.entries(role, factors):
+        for s in self.products.expand_entries(role, factors):
             sizes = _product(sizes, self.forms.sizes(s))
         return sizes
 

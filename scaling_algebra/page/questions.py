@@ -19,7 +19,7 @@ from typing import Any
 from scaling_algebra import files
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError, check_names, find_entry
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.proofs.presentation import render_proved
@@ -217,7 +217,7 @@ def _recipe_of(question: Question) -> Any:
 def _read(question: Question) -> PageAnswer:
     """Reads a network, and returns its equations and the quantities that can be explained."""
     network = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
-    return Document((), {}), {"equations": as_text(network), "quantities": list(quantities(network))}
+    return Document((), {}), {"equations": as_text(network), "quantities": list(list_quantities(network))}
 
 
 ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
@@ -295,7 +295,7 @@ def choices() -> dict[str, Any]:
         "epsilons": list(EPSILONS),
         "readouts": list(READOUTS),
         "architectures": dict(TITLES),  # including whole layers, for which the worker may take a minute
-        "quantities": list(quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
+        "quantities": list(list_quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
         "maps": ["-".join(x) for x in KEPT],
         "example": as_toml(example),
         "copies": list(COPIES),

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 
 from scaling_algebra.counting.graded import Bounds, FormAlgebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities
 from scaling_algebra.dynamics.run import RunContext
 from scaling_algebra.formulas.graded import FormTrajectory, size_of
 from scaling_algebra.formulas.search import UpperBounds
@@ -36,7 +36,7 @@ class Facts:
     """Derives clauses of demands from bounds on the sizes of their quantities."""
 
     def __init__(self, network: Network) -> None:
-        self.network, self._table = network, quantities(network)
+        self.network, self._table = network, list_quantities(network)
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
@@ -53,7 +53,7 @@ class Facts:
         """Returns lower and upper bounds on a quantity after t updates as linear forms in the unknowns, or None if
         unknown."""
         if (name, t) not in self._remembered:
-            self._remembered[name, t] = self._bounds(quantity(self._table, name), t)
+            self._remembered[name, t] = self._bounds(find_quantity(self._table, name), t)
         return self._remembered[name, t]
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:

@@ -35,7 +35,7 @@ def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[st
     for demand in demands:
         for name in demand.quantities if concerns(demand, look.optimizer) else ():
             try:
-                bound = run.largest(look.table[name])
+                bound = run.bound_quantity(look.table[name])
             except (Exhausted, BeyondPowerCounting) as reason:
                 return (f"undecided: {str(reason) or 'the bounds of a product exceed the work limit'}",)
             if bound is None:

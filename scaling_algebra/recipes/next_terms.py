@@ -3,7 +3,7 @@
 Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
 power of the sizes, such as (M/N)^(1/2). Numbers tuned where it is not small are tuned for both terms.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (the powers), ``Analysis.forms`` (finds the monomials), ``verify/judging/mixtures.py`` (the
+Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (the
 same question for measured sizes).
 """
 
@@ -124,7 +124,7 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.runs.forms(name, t)
+                forms = look.runs.list_lower_forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
                 break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis, lead_within
+from scaling_algebra.dynamics.analysis import Analysis, limit_lead
 from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name_error
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -65,7 +65,7 @@ MEANS = (
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
 """The warning if the batch and the fraction of active experts change together."""
-_LITTLE = lead_within(50_000)
+_LITTLE = limit_lead(50_000)
 """Budget for a lower bound on a signal that grows."""
 
 Tuned = Mapping[str, float]

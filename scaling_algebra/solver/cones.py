@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from scaling_algebra.dynamics.analysis import Analysis, lead_within
+from scaling_algebra.dynamics.analysis import Analysis, limit_lead
 from scaling_algebra.linear.cone import Cone, bounding, simplicity
 from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
@@ -24,7 +24,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .convexity import Looks, growing, normalises, open_axes, ray_along
 
-_LITTLE = lead_within(5_000)
+_LITTLE = limit_lead(5_000)
 """Budget for a corner of the region, which may lie outside the cone."""
 
 
@@ -116,7 +116,9 @@ def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
 
     It trains like the normalising optimizer wherever its normalisers are these powers of the axes.
     """
-    forms_of = {role: [x.form for x in look.runs.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
+    forms_of = {
+        role: [x.form for x in look.runs.list_step_factors(role, HORIZON - 1) if x.form] for role in scaling.tensors
+    }
     rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 

@@ -163,9 +163,9 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
     are then undecided."""
     for role in inside.network.tensors:
         for t in range(last):
-            middle = inside.runs.step(role, t)
+            middle = inside.runs.list_step_factors(role, t)
             for look in corners:
-                steps = look.runs.step(role, t)
+                steps = look.runs.list_step_factors(role, t)
                 name = f"undecided: on {look.ray} the factor on the gradient of {role} at t={t}"
                 if len(steps) != len(middle):
                     return Failure(f"{name} is not known", undecided=True)

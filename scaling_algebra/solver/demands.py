@@ -10,10 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means, lead_within
+from scaling_algebra.dynamics.analysis import LEAD, MINIMAL, QUICKLY, RESTRICTED, WITNESS, Analysis, Method, limit_lead
 from scaling_algebra.dynamics.brackets import Bracket, Exponent
-from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, QUICK, SHOWN, WORK
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.budgets import (
+    DEMAND_WORK,
+    FIRST_DEMAND_WORK,
+    NEXT_UPDATE_WORK,
+    PIECE_WORK,
+    QUICK_BUDGETS,
+    SEARCH_BUDGETS,
+    WORK_LIMIT_REASON,
+)
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
@@ -55,7 +63,7 @@ then names a later step.
 """
 NO_COMMON = "the desiderata that determine the parameters have no common solution"
 """Reason of a search that fails although each demand by itself has a solution."""
-_AHEAD = lead_within(AHEAD)
+_AHEAD = limit_lead(NEXT_UPDATE_WORK)
 """Budget for the update after the horizon."""
 _SPENT = "terms that were skipped may be as large, even with the largest work limit (--effort)"
 """The reason of an undecided size where the search has used every budget."""
@@ -111,7 +119,7 @@ def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
         without = " ".join(f"--without {name}" for name in by)
         how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
         return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
-    if sparse(network, ray):
+    if is_sparse(network, ray):
         return f"K < M on {ray}, and proofs support K = M only"
     for rule in optimizer.rules:
         if rule.normalises and not rule.epsilon:
@@ -201,7 +209,7 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
     sizes = [x for x in uppers if x is not None]
     if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
         return None
-    start = [look(name, 0, SHORTLY) for name in demand.quantities]
+    start = [look(name, 0, QUICKLY) for name in demand.quantities]
     if not all(x.decided and (x.size is None or x.size < 0) for x in start):
         return None
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
@@ -219,7 +227,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
     """
     statement = look.network.producer(demand.quantities[0].partition(".")[0])
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
-    if demand.kind != "theta" or not acts.issuperset(demand.quantities) or sparse(look.network, look.ray):
+    if demand.kind != "theta" or not acts.issuperset(demand.quantities) or is_sparse(look.network, look.ray):
         return None
     if not isinstance(statement, Product) or statement.tensor is None or statement.multipliers:
         return None
@@ -232,7 +240,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
         terms += max(size for size in read if size is not None)
     moved = []
     for t in range(1, demand.horizon + 1):
-        quick = look(f"d{tensor.symbol}", t, SHORTLY)
+        quick = look(f"d{tensor.symbol}", t, QUICKLY)
         answer = quick if quick.decided else closer(f"d{tensor.symbol}", t)
         size = answer.size if answer.decided else look.upper(f"d{tensor.symbol}")
         if size is None and not answer.decided:
@@ -251,7 +259,7 @@ def _alike(look: Analysis, demand: Demand) -> bool:
     Networks without norms are counted exactly and need no such proof; for them only exact zeros give True.
     """
     last = demand.horizon
-    there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, SHORTLY).zero]
+    there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, QUICKLY).zero]
     sizes = {look.upper(name) for name in there} if look.network.norms else {None}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None:
@@ -270,7 +278,7 @@ def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Frac
     )
 
 
-def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure | None:
+def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure | None:
     """Reports a quantity that diverges one update after the horizon, as far as a small budget shows; None if none does.
 
     Growth from step to step can start below the horizon's bound and pass it later. Lower bounds are enough to reject.
@@ -451,7 +459,7 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
         for name in demand.quantities:
             answer = look(name, t, WITNESS)
             if answer.form is not None and answer.low == top:
-                simplest = look(name, t, SIMPLY)
+                simplest = look(name, t, MINIMAL)
                 form = simplest.form if simplest.form is not None and simplest.lead == top else answer.form
                 return Fixing(demand, name, t, _scale_form(demand, form))
     return None
@@ -480,7 +488,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         Infeasible: a demand does not hold.
     """
     demands = list(demands)
-    for one, every in SHOWN:
+    for one, every in DEMAND_WORK:
         if one is None:
             check(demands, look)
         with at.within(every):
@@ -496,7 +504,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if failure := look_ahead(demand, ahead, _AHEAD):
             raise Infeasible(failure)
     left: list[OpenDemand] = []
-    closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
+    closer, quick = look.with_budgets(() if at.effort else SEARCH_BUDGETS), look.with_budgets(QUICK_BUDGETS[:1])
     for demand in iterate_with_progress("certifying", "demands left", demands):
         failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
         if failure and failure.undecided and (at.effort or not left):
@@ -507,7 +515,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
             limited = demand.kind in ("theta", "bounded")
             left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
     other = look.bounds.why or (_SPENT if at.effort else "")
-    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK) else x for x in left)
+    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK_LIMIT_REASON) else x for x in left)
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
@@ -539,7 +547,7 @@ def unmet(
         return None if is_met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
 
     with at.within(work):
-        for one in (None,) if work is None else (LITTLE, work // 4, None):
+        for one in (None,) if work is None else (FIRST_DEMAND_WORK, work // 4, None):
             for d in iterate_with_progress("certifying", "demands", demands):
                 with at.within(one):
                     failures[d] = failure(d, one is not None)
@@ -548,8 +556,8 @@ def unmet(
         alone = Analysis(at.ray, look.point, at.optimizer, at.network)
         alone.notes = look.notes  # assumptions of its answers are reported here, too
         failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
-    closer = look.but(ladder=())
-    with at.within(PIECE):
+    closer = look.with_settings(budgets=())
+    with at.within(PIECE_WORK):
         failures |= {d: dwindles(d, look, closer) or x for d, x in failures.items() if x and x.undecided}
     found = causes_first(failures, at.network)
     return tuple((d, x.reason) for d, x in found if not x.undecided), tuple(x.open for _, x in found if x.open)
@@ -577,6 +585,6 @@ def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
     not_below(demands, look)
     names = {f"{e.out}.{k}" for e in experts(at.network) for k, x in e.pieces.items() if x not in e.entering}
     for d in (d for d in demands if names.intersection(d.quantities)):
-        with at.within(PIECE):
-            if failure := violation(d, look.closely(QUICK[:1])):
+        with at.within(PIECE_WORK):
+            if failure := violation(d, look.with_budgets(QUICK_BUDGETS[:1])):
                 raise Infeasible(failure, demand=d)

@@ -16,7 +16,7 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.dynamics.quantities import quantity
+from scaling_algebra.dynamics.quantities import find_quantity
 from scaling_algebra.errors import UsageError, find_entry
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import (
@@ -336,8 +336,8 @@ def signals(
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
     for name in quantities or ():
-        quantity(look.table, name)
-    return Signals(d, steps, look.all(steps, quantities))
+        find_quantity(look.table, name)
+    return Signals(d, steps, look.evaluate_all(steps, quantities))
 
 
 def _derive_from_demands(asked: Configuration) -> Derivation:

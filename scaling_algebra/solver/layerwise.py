@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.analysis import QUICKLY, WITNESS, Analysis
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.ancestors import is_trained
@@ -143,7 +143,7 @@ def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts
 
 
 def _size(look: Analysis, name: str, t: int) -> Fraction | None:
-    return look(name, t, SHORTLY).lead
+    return look(name, t, QUICKLY).lead
 
 
 def _change_size(look: Analysis, signal: str, t: int) -> Fraction | None:
@@ -167,7 +167,7 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
     for name in names if None not in uppers and t else ():
         if top is not None and look(name, t, WITNESS).low == top:
             return top
-    answers = [look(name, t, SHORTLY) for name in names]
+    answers = [look(name, t, QUICKLY) for name in names]
     if not all(x.decided for x in answers):
         return None
     return max((x.size for x in answers if x.size is not None), default=None)
@@ -218,7 +218,7 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
         made = network.producer(x.name)
         if isinstance(made, Function) and made.kind.kind == "softmax":
             over = x.indices[network.signals[made.out].index(made.over)]
-            few = made.kind.selects and sparse(network, ray)
+            few = made.kind.selects and is_sparse(network, ray)
             count *= (
                 (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed_indices(s) else Power()
             )
@@ -235,7 +235,7 @@ def shares_read(network: Network, ray: Ray, role: str) -> Power:
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
     """Counts, for each multiplier that is derived, the terms of the sum that it scales. Weights that sum to 1 count
     as one."""
-    active, found = sparse(network, ray), dict[str, Power]()
+    active, found = is_sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed_indices(s))
         if active and summed_expert_indices(network, s):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, SHORTLY, WITNESS, Analysis
-from scaling_algebra.dynamics.run import unknowns
+from scaling_algebra.dynamics.analysis import LEAD, QUICKLY, WITNESS, Analysis
+from scaling_algebra.dynamics.run import name_unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.desiderata import Demand, Structure
@@ -41,11 +41,13 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
     The weight of an auxiliary loss is such that its gradients are one over the number of entries.
     """
     law = at_full_alignment(at.network, at.ray, at.optimizer, structure)
-    values = dict.fromkeys(unknowns(at.network), Fraction(0)) | {name: power.on(at.ray) for name, power in law.items()}
+    values = dict.fromkeys(name_unknowns(at.network), Fraction(0)) | {
+        name: power.on(at.ray) for name, power in law.items()
+    }
     for loss, x, g in find_meetings(at.network):
         weight = name_weight(at.network, loss)
         look = at.analyse_at(structure.point(at.network, values | {weight: Fraction(0)}))
-        size = look(f"{g}.by-{loss}", 0, SHORTLY).lead or Fraction(0)
+        size = look(f"{g}.by-{loss}", 0, QUICKLY).lead or Fraction(0)
         values[weight] = at.network.size(at.network.signals[x]).on(at.ray) + size
     return values
 
@@ -55,7 +57,7 @@ def make_lazy_start(at: Places) -> dict[str, Fraction]:
 
     There every form is of first order in the updates.
     """
-    values = dict.fromkeys(unknowns(at.network), Fraction(0))
+    values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
         values[f"b.{role}"] = at.network.size(tensor.fan_in).on(at.ray) / 2
         values[f"c.{role}"] = _LAZY * at.ray.largest

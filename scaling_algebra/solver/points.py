@@ -13,7 +13,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.store import Meter
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.budgets import QUICK
+from scaling_algebra.dynamics.budgets import QUICK_BUDGETS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OptimizerSpec
@@ -61,8 +61,8 @@ class Places:
 
     def fresh(self, point: Point) -> Analysis:
         """Makes a new analysis at a point, without cached answers."""
-        ladder = () if self.effort else QUICK
-        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
+        budgets = () if self.effort else QUICK_BUDGETS
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, budgets=budgets)
 
     @cached_property
     def meter(self) -> Meter:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, explain, explain_quantity
@@ -97,7 +97,7 @@ def test_every_parameter_is_explained_by_a_quantity_that_is_theta_1(configuratio
     exponents=st.lists(st.integers(-2, 4).map(lambda k: Fraction(k, 2)), min_size=16, max_size=16),
     tied=st.booleans(),
     optimizer=st.sampled_from(["sgd", "adam", "signsgd"]),
-    name=st.sampled_from(sorted(quantities())),
+    name=st.sampled_from(sorted(list_quantities())),
     t=st.integers(0, 1),
 )
 def test_arithmetic_at_random_parameterizations_and_rays(rates, exponents, tied, optimizer, name, t):

@@ -56,7 +56,7 @@ def test_every_monomial_is_a_lower_bound():
         d = derive(None, "adam", "mup", ray=ray)
         for name in ("h3.A2.2", "h2.effective", "psi.propagating"):
             (_, _, size), forms = signals(d.configuration, quantities=[name]).quantities[name], None
-            forms = [d.scaling.size(form) for form in d.analysis().runs.forms(name, 2)]
+            forms = [d.scaling.size(form) for form in d.analysis().runs.list_lower_forms(name, 2)]
             assert max(p.on(ray) for p in forms) == size.exponent
             planted += any((p * Power.of({"N": Fraction(1, 2)})).on(ray) > size.exponent for p in forms)
     assert planted == 6

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
@@ -231,7 +231,7 @@ def check_model(
     direct = {x for x in direct if f"{x.removesuffix(UPDATE).removesuffix(DIRECT[0])}{DIRECT[0]}" in clean}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
-    after = find_after_experts(reading.network) if sparse(reading.network, ray) else set()
+    after = find_after_experts(reading.network) if is_sparse(reading.network, ray) else set()
     m.environment["read"] += [FEW] if after else []
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = apply_upper_bounds(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -118,7 +118,7 @@ class Setup:
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
         testbed, equations = ("moe", "") if self.network == MOE_BLOCK else ("network", as_text(self.network))
         text = json.dumps(
-            [powers, steps, testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
+            [powers, steps, testbed, equations, self.constants, list(list_quantities(self.network))], sort_keys=True
         )
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -235,12 +235,12 @@ class TorchRun:
         return self._signal(signal, get_state(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
-    def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
+    def vary_only(self, changing: str, outside: Collection[str]) -> TorchRun:
         """Returns a view of the run in which only one thing has changed: one tensor, or one of the signals in
         ``outside``."""
         return build_view(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
-    def by(self, loss: str) -> TorchRun:
+    def for_loss(self, loss: str) -> TorchRun:
         """Returns a view of the run whose gradients are those of one loss only: the output, or an extra loss."""
 
         def own(x: Backward) -> Backward:
@@ -252,7 +252,7 @@ class TorchRun:
         """Raises NotMeasured: the two gradients are measured separately."""
         raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 
-    def decaying(self) -> TorchRun:
+    def relative_to_undecayed(self) -> TorchRun:
         """Returns a view of the run with changes measured relative to initial weights to which no weight decay is
         applied."""
         return build_view(self, ignore_decay, ignore_decay)

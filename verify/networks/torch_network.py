@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling_algebra.dynamics.sparse_routing import averaged
+from scaling_algebra.dynamics.sparse_routing import weight_expert_sums
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
@@ -109,7 +109,7 @@ class TorchNetwork(nn.Module):
                 find_torch_function(s.kind)  # fail before the long part
         self.active = draw.dims.get("K", draw.dims.get("M", 0))
         routed = self.active != draw.dims.get("M", 0)
-        network = averaged(network) if routed else network
+        network = weight_expert_sums(network) if routed else network
         self.network, self.draw, self.scaling, self.constants = network, draw, scaling, choose_constants(network)
         dims = complete_sizes(network, draw.dims)
         self.sizes = {index: dims[axis] for index, axis in network.indices.items() if axis in dims}
