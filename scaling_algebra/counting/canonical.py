@@ -29,21 +29,21 @@ class Component:
         leaves: sorted leaves.
     """
 
-    first: int
-    types: tuple[str, ...]
+    open_count: int
+    axes: tuple[str, ...]
     leaves: tuple[Leaf, ...]
 
     @property
-    def place(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
+    def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
         """Sort key of components."""
-        return self.types, self.leaves
+        return self.axes, self.leaves
 
 
 Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
 """Axes of the classes, the class of each open index, leaves."""
 
 
-def canonicalise(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
+def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
     """Returns a network with its classes renumbered, so that isomorphic networks become equal.
 
     Components connected only through open classes are labelled separately and sorted. Few distinct ones occur, so
@@ -55,8 +55,8 @@ def canonicalise(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Le
         leaves: the leaves.
     """
     number = number_open(opens)
-    parts = [canonicalise_component(types, part, number) for part in split_components(leaves, number)]
-    return join_components(tuple([types[c] for c in number]), tuple([number[c] for c in opens]), parts)
+    parts = [canonicalise_component(axes, part, number) for part in split_components(leaves, number)]
+    return join_components(tuple([axes[c] for c in number]), tuple([number[c] for c in opens]), parts)
 
 
 def number_open(opens: Sequence[int]) -> dict[int, int]:
@@ -102,32 +102,32 @@ def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[lis
     return [whole for whole in groups if whole]
 
 
-def canonicalise_component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
+def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
     """Returns the canonical form of one component; ``number`` holds the numbers of the open classes."""
-    first, inner, renumbered = renumber_component(types, leaves, number)
-    return label_component(first, inner, renumbered)[0]
+    open_count, inner, renumbered = renumber_component(axes, leaves, number)
+    return label_component(open_count, inner, renumbered)[0]
 
 
 def renumber_component(
-    types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
+    axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
     """Numbers the classes of one component in order of appearance, after the open ones, as a cache key.
 
     Returns:
         Number of open classes, axes of the component's own classes, leaves.
     """
-    inner, first = number.copy(), len(number)
-    kinds, renumbered = [], []
+    inner, open_count = number.copy(), len(number)
+    inner_axes, renumbered = [], []
     for name, classes in leaves if len(leaves) == 1 else sorted(leaves):
         for c in classes:
             if c not in inner:
                 inner[c] = len(inner)
-                kinds.append(types[c])
+                inner_axes.append(axes[c])
         renumbered.append((name, tuple([inner[c] for c in classes])))
-    return first, tuple(kinds), tuple(renumbered)
+    return open_count, tuple(inner_axes), tuple(renumbered)
 
 
-def join_components(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
+def join_components(axes: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
     """Joins canonical components to a canonical network.
 
     Args:
@@ -135,22 +135,24 @@ def join_components(types: tuple[str, ...], opens: tuple[int, ...], parts: Itera
         opens: class of each open index.
         parts: the components.
     """
-    kinds = list(types)
+    inner_axes = list(axes)
     leaves: list[Leaf] = []
-    for part in sorted(parts, key=PLACE):
-        first, offset = part.first, len(kinds) - part.first
+    for part in sorted(parts, key=BY_SORT_KEY):
+        open_count, offset = part.open_count, len(inner_axes) - part.open_count
         for name, classes in part.leaves:
-            leaves.append((name, tuple([c if c < first else c + offset for c in classes])))
-        kinds += part.types
+            leaves.append((name, tuple([c if c < open_count else c + offset for c in classes])))
+        inner_axes += part.axes
     leaves.sort()
-    return tuple(kinds), opens, tuple(leaves)
+    return tuple(inner_axes), opens, tuple(leaves)
 
 
-PLACE = attrgetter("place")
+BY_SORT_KEY = attrgetter("sort_key")
 
 
 @lru_cache(MAX_CACHED)
-def label_component(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tuple[Component, tuple[int, ...]]:
+def label_component(
+    open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]
+) -> tuple[Component, tuple[int, ...]]:
     """Labels a component canonically; its classes below ``first`` are open and keep their numbers.
 
     Colour refinement, then the smallest labelling over all ways to distinguish the classes of the first cell that
@@ -159,21 +161,26 @@ def label_component(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]
     Returns:
         The canonical component, and its classes in canonical order.
     """
-    rest = range(first, first + len(types))
-    kinds = sorted(types)
-    colour = {**{c: c for c in range(first)}, **{c: first + kinds.index(types[c - first]) for c in rest}}
-    order, renamed = _find_order(colour, leaves, first, rest)
-    return _intern(first, tuple([types[c - first] for c in order[first:]]), renamed), tuple(order)
+    rest = range(open_count, open_count + len(axes))
+    inner_axes = sorted(axes)
+    colour = {
+        **{c: c for c in range(open_count)},
+        **{c: open_count + inner_axes.index(axes[c - open_count]) for c in rest},
+    }
+    order, renamed = _find_order(colour, leaves, open_count, rest)
+    return _intern_component(open_count, tuple([axes[c - open_count] for c in order[open_count:]]), renamed), tuple(
+        order
+    )
 
 
 @lru_cache(MAX_CACHED)
-def _intern(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
+def _intern_component(open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
     """Returns the one object of a canonical component."""
-    return Component(first, types, leaves)
+    return Component(open_count, axes, leaves)
 
 
 def _find_order(
-    colour: dict[int, int], leaves: Sequence[Leaf], first: int, rest: Sequence[int]
+    colour: dict[int, int], leaves: Sequence[Leaf], open_count: int, rest: Sequence[int]
 ) -> tuple[list[int], tuple[Leaf, ...]]:
     """Finds the best order of classes.
 
@@ -187,13 +194,13 @@ def _find_order(
         The order, and the sorted leaves in its numbering.
     """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
-    colour = {**colour, **_colour_cells(cells, first)}
+    colour = {**colour, **_colour_cells(cells, open_count)}
     while len(cells) < len(rest):
         finer = _refine_cells(cells, colour, leaves)
         if len(finer) == len(cells):
             break
         cells = finer
-        colour |= _colour_cells(cells, first)
+        colour |= _colour_cells(cells, open_count)
     tied = next((cell for cell in cells if len(cell) > 1), None)
     if tied is None:
         return _apply_order(sorted(colour, key=colour.__getitem__), leaves)
@@ -212,9 +219,9 @@ def _find_order(
         return _apply_order([*apart, *(c for _, _, order in blocks for c in order)], leaves)
     options = []
     for c in tied:
-        split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
+        split = {d: k if k < open_count else 2 * k + 1 for d, k in colour.items()}
         split[c] -= 1
-        options.append(_find_order(split, leaves, first, rest))
+        options.append(_find_order(split, leaves, open_count, rest))
     return min(options, key=itemgetter(1))
 
 

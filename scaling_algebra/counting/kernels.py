@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .canonical import (
-    PLACE,
+    BY_SORT_KEY,
     Component,
     Leaf,
     canonicalise_component,
@@ -35,10 +35,10 @@ __all__ = [
     "KernelProduct",
     "Matching",
     "find_matching",
-    "keep_marks",
+    "keep_indicators",
     "leaf_kernel",
     "multiply",
-    "population",
+    "parent_axis",
 ]
 
 KINDS = 64
@@ -57,23 +57,25 @@ class Kernel(NamedTuple):
         leaves: sorted leaves. A class that is not open is summed; every summed class is touched by a leaf.
     """
 
-    types: tuple[str, ...]
-    opens: tuple[int, ...]
+    class_axes: tuple[str, ...]
+    open_classes: tuple[int, ...]
     leaves: tuple[Leaf, ...]
 
     def summed_axes(self) -> tuple[str, ...]:
         """Returns the axes of the summed classes, each of which a leaf touches (central limit theorem: weight 1/2)."""
-        opened = set(self.opens)
-        return tuple(axis for c, axis in enumerate(self.types) if c not in opened)
+        opened = set(self.open_classes)
+        return tuple(axis for c, axis in enumerate(self.class_axes) if c not in opened)
 
-    def deltas(self) -> tuple[str, ...]:
+    def repeated_axes(self) -> tuple[str, ...]:
         """Returns the axis of each open index that repeats an earlier one; each reduces the size by half its
         dimension."""
-        return tuple(self.types[c] for k, c in enumerate(self.opens) if c in self.opens[:k])
+        return tuple(self.class_axes[c] for k, c in enumerate(self.open_classes) if c in self.open_classes[:k])
 
-    def along(self, at: int) -> tuple[Leaf, ...]:
+    def leaves_along(self, at: int) -> tuple[Leaf, ...]:
         """Returns the leaves that vary along an open index, without indicators."""
-        return tuple(leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.opens[at] in leaf[1])
+        return tuple(
+            leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.open_classes[at] in leaf[1]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Contraction:
     centred: tuple[int, ...] = ()
 
     @property
-    def summed(self) -> tuple[int, ...]:
+    def summed_labels(self) -> tuple[int, ...]:
         return tuple(sorted((set(self.left) | set(self.right)) - set(self.out)))
 
 
@@ -137,7 +139,7 @@ class Matching:
         pairs: matched leaves (left, right) with their classes.
     """
 
-    forest: list[int]
+    roots: list[int]
     leaves: list[Leaf]
     pairs: tuple[tuple[Leaf, Leaf], ...]
 
@@ -153,7 +155,7 @@ class KernelProduct(NamedTuple):
     """
 
     terms: tuple[tuple[Kernel, tuple[str, ...]], ...]
-    cut: int | None
+    omitted_bound: int | None
     nodes: int
 
 
@@ -161,7 +163,7 @@ def multiply(
     a: Kernel,
     b: Kernel,
     contraction: Contraction,
-    half: Mapping[str, int],
+    half_weights: Mapping[str, int],
     slack: int | None = None,
     limit: int | None = None,
 ) -> KernelProduct:
@@ -185,19 +187,19 @@ def multiply(
     Raises:
         Exhausted: the limit is exceeded.
     """
-    setup = _ProductSetup(a, b, contraction, half)
-    top = setup.start.bound if slack is None else setup.top
-    setup.search.run(setup.start, None if slack is None else top - slack, limit)
+    setup = _ProductSetup(a, b, contraction, half_weights)
+    top = setup.start.upper_bound if slack is None else setup.cauchy_schwarz
+    setup.search.search(setup.start, None if slack is None else top - slack, limit)
     terms = tuple(dict.fromkeys([setup.canonicalise_matching(m) for m in setup.search.matchings]))
-    cut = setup.search.cut
-    return KernelProduct(terms, None if cut is None else cut - top, setup.search.nodes)
+    cut = setup.search.omitted_bound
+    return KernelProduct(terms, None if cut is None else cut - top, setup.search.nodes_visited)
 
 
 def find_matching(
     a: Kernel,
     b: Kernel,
     contraction: Contraction,
-    half: Mapping[str, int],
+    half_weights: Mapping[str, int],
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
@@ -216,12 +218,12 @@ def find_matching(
     Raises:
         LookupError: no matching within ``slack`` makes such a kernel.
     """
-    setup = _ProductSetup(a, b, contraction, half)
-    setup.search.run(setup.start, setup.top - slack, None)
+    setup = _ProductSetup(a, b, contraction, half_weights)
+    setup.search.search(setup.start, setup.cauchy_schwarz - slack, None)
     for m in setup.search.matchings:
         if wanted(*setup.canonicalise_matching(m)):
             pairs = [(setup.leaves[x], setup.leaves[y]) for x, y in m.pairs]
-            return Matching(m.forest, setup.apart(m), (*setup.identical, *pairs))
+            return Matching(m.roots, setup.unmatched_leaves(m), (*setup.identical_pairs, *pairs))
     raise LookupError("no matching makes this kernel")
 
 
@@ -239,140 +241,144 @@ class _ProductSetup:
         marks: indicators.
     """
 
-    def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int]) -> None:
-        shift, self.types = len(a.types), a.types + b.types
-        weight, active = [half[axis] for axis in self.types], [axis == "K" for axis in self.types]
-        opens = a.opens + tuple([c + shift for c in b.opens])
-        forest, mass, most = list(range(len(weight))), [1] * len(weight), [2] * len(weight)
-        self.top = 0
+    def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half_weights: Mapping[str, int]) -> None:
+        shift, self.class_axes = len(a.class_axes), a.class_axes + b.class_axes
+        halves, active = [half_weights[axis] for axis in self.class_axes], [axis == "K" for axis in self.class_axes]
+        opens = a.open_classes + tuple([c + shift for c in b.open_classes])
+        roots, weight, max_weight = list(range(len(halves))), [1] * len(halves), [2] * len(halves)
+        self.cauchy_schwarz = 0
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for label, c in zip(contraction.left + contraction.right, opens, strict=True):
-            if mass[c]:
-                mass[c] = 0
+            if weight[c]:
+                weight[c] = 0
             else:
-                self.top -= weight[c]
-            r, s = forest[first.setdefault(label, c)], forest[c]
+                self.cauchy_schwarz -= halves[c]
+            r, s = roots[first.setdefault(label, c)], roots[c]
             last[label] = c
             if r != s:
-                forest = merge_roots(forest, s, r) if active[s] and not active[r] else merge_roots(forest, r, s)
-        self.top += sum([h for h, m in zip(weight, mass, strict=True) if m])
-        self.outs = tuple([first[label] for label in contraction.out])
+                roots = merge_roots(roots, s, r) if active[s] and not active[r] else merge_roots(roots, r, s)
+        self.cauchy_schwarz += sum([h for h, m in zip(halves, weight, strict=True) if m])
+        self.open_classes = tuple([first[label] for label in contraction.out])
         for label, c in last.items():
             if label not in contraction.out:
-                self.top += 2 * weight[c]
-                mass[forest[c]] += 2
-        for c in self.outs:
-            r = forest[c]
-            mass[r] = mass[r] - 1 if most[r] == 0 else 0
-            most[r] = 0
+                self.cauchy_schwarz += 2 * halves[c]
+                weight[roots[c]] += 2
+        for c in self.open_classes:
+            r = roots[c]
+            weight[r] = weight[r] - 1 if max_weight[r] == 0 else 0
+            max_weight[r] = 0
         centred = frozenset([first[label] for label in contraction.centred])
-        self._sort_leaves(a, b, shift, forest, {forest[c] for c in centred})
-        for _, classes in self.free:
+        self._sort_leaves(a, b, shift, roots, {roots[c] for c in centred})
+        for _, classes in self.without_partner:
             for c in classes:
-                if most[forest[c]] == 2:
-                    most[forest[c]] = 1
-        bound = sum([h * min(m, n) for h, m, n in zip(weight, mass, most, strict=True)])
-        near = [0] * len(weight)
-        self.every = self.leaves + self.free
-        for k, (_, classes) in enumerate(self.every):
+                if max_weight[roots[c]] == 2:
+                    max_weight[roots[c]] = 1
+        bound = sum([h * min(m, n) for h, m, n in zip(halves, weight, max_weight, strict=True)])
+        touching = [0] * len(halves)
+        self.all_leaves = self.leaves + self.without_partner
+        for k, (_, classes) in enumerate(self.all_leaves):
             for c in classes:
-                near[forest[c]] |= 1 << k
-        self.search = MatchingSearch(weight, active, self.leaves, self.lefts, self.alike, centred)
-        rest = (1 << len(self.leaves)) - 1
-        kind = [] if self.alike is None else list(self.alike.kind)
-        self.start = PartialMatching(forest, mass, most, bound, near, rest, 0, kind, ())
+                touching[roots[c]] |= 1 << k
+        self.search = MatchingSearch(halves, active, self.leaves, self.left_count, self.exchanges, centred)
+        undecided = (1 << len(self.leaves)) - 1
+        kinds = [] if self.exchanges is None else list(self.exchanges.kinds)
+        self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
-    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, forest: list[int], centred: set[int]) -> None:
+    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
         """Sorts leaves into indicators, identical pairs, those with a partner and those without."""
         count = len(a.leaves)
-        every = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
-        self.marks = [leaf for leaf in every if leaf[0].startswith(INDICATOR)]
-        left = [k for k in range(count) if not every[k][0].startswith(INDICATOR)]
-        right = [k for k in range(count, len(every)) if not every[k][0].startswith(INDICATOR)]
-        names = {every[k][0] for k in left} & {every[k][0] for k in right}
-        merged = {k: (every[k][0], [forest[c] for c in every[k][1]]) for k in (*left, *right) if every[k][0] in names}
-        self.identical: list[tuple[Leaf, Leaf]] = []
+        leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
+        self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
+        left = [k for k in range(count) if not leaves[k][0].startswith(INDICATOR)]
+        right = [k for k in range(count, len(leaves)) if not leaves[k][0].startswith(INDICATOR)]
+        names = {leaves[k][0] for k in left} & {leaves[k][0] for k in right}
+        merged = {k: (leaves[k][0], [roots[c] for c in leaves[k][1]]) for k in (*left, *right) if leaves[k][0] in names}
+        self.identical_pairs: list[tuple[Leaf, Leaf]] = []
         gone: list[int] = []
         for x in left:
             if x in merged and not centred.isdisjoint(merged[x][1]):
                 continue
             y = next((y for y in right if x in merged and merged[x] == merged.get(y) and y not in gone), None)
             if y is not None:
-                self.identical.append((every[x], every[y]))
+                self.identical_pairs.append((leaves[x], leaves[y]))
                 gone += [x, y]
         if gone:
             left, right = ([k for k in side if k not in gone] for side in (left, right))
-            names = {every[k][0] for k in left} & {every[k][0] for k in right}
-        self.free = [every[k] for k in (*left, *right) if every[k][0] not in names]
-        left = [k for k in left if every[k][0] in names]
-        chosen = left + [k for k in right if every[k][0] in names]
-        self.leaves, self.lefts = [every[k] for k in chosen], len(left)
-        self.alike: Exchanges | None = None
-        one, two = find_exchangeable(a), find_exchangeable(b)
-        if chosen and max(one.kind + two.kind) >= 0:
-            component = [*one.component, *[c + len(one.kind) for c in two.component]]
-            kind = [*one.kind, *[k if k < 0 else k + (len(one.kind) << KINDS) for k in two.kind]]
+            names = {leaves[k][0] for k in left} & {leaves[k][0] for k in right}
+        self.without_partner = [leaves[k] for k in (*left, *right) if leaves[k][0] not in names]
+        left = [k for k in left if leaves[k][0] in names]
+        chosen = left + [k for k in right if leaves[k][0] in names]
+        self.leaves, self.left_count = [leaves[k] for k in chosen], len(left)
+        self.exchanges: Exchanges | None = None
+        exchanges_a, exchanges_b = find_exchangeable(a), find_exchangeable(b)
+        if chosen and max(exchanges_a.kinds + exchanges_b.kinds) >= 0:
+            component = [*exchanges_a.components, *[c + len(exchanges_a.kinds) for c in exchanges_b.components]]
+            kind = [
+                *exchanges_a.kinds,
+                *[k if k < 0 else k + (len(exchanges_a.kinds) << KINDS) for k in exchanges_b.kinds],
+            ]
             kind = [~c if k < 0 else k for c, k in enumerate(kind)]
-            place = one.place + two.place
-            self.alike = Exchanges(
+            place = exchanges_a.places + exchanges_b.places
+            self.exchanges = Exchanges(
                 tuple([component[k] for k in chosen]), tuple([place[k] for k in chosen]), tuple(kind)
             )
 
-    def apart(self, m: PartialMatching) -> list[Leaf]:
+    def unmatched_leaves(self, m: PartialMatching) -> list[Leaf]:
         """Returns the leaves that a matching leaves unmatched."""
-        return self.free + [leaf for k, leaf in enumerate(self.leaves) if m.apart >> k & 1]
+        return self.without_partner + [leaf for k, leaf in enumerate(self.leaves) if m.unmatched >> k & 1]
 
     def canonicalise_matching(self, m: PartialMatching) -> tuple[Kernel, tuple[str, ...]]:
         """Returns the canonical kernel of a matching, and the axes of the classes that nothing touches (summed with
         weight 1)."""
-        forest, types, every, near = m.forest, self.types, self.every, m.near
-        apart = m.apart | (1 << len(every)) - (1 << len(self.leaves))
-        if self.marks:
-            live = {r for r, most in enumerate(m.most) if most < 2 and forest[r] == r}
-            every, near = every.copy(), near.copy()
-            for mark in keep_marks([self.merge_leaf(x, forest) for x in self.marks], live):
-                apart |= 1 << len(every)
-                for r in mark[1]:
-                    near[r] |= 1 << len(every)
-                every.append(mark)
-        gain: list[str] = []
+        roots, axes, all_leaves, touching = m.roots, self.class_axes, self.all_leaves, m.touching
+        unmatched = m.unmatched | (1 << len(all_leaves)) - (1 << len(self.leaves))
+        if self.indicators:
+            live = {r for r, max_weight in enumerate(m.max_weight) if max_weight < 2 and roots[r] == r}
+            all_leaves, touching = all_leaves.copy(), touching.copy()
+            for indicator in keep_indicators([self.merge_leaf(x, roots) for x in self.indicators], live):
+                unmatched |= 1 << len(all_leaves)
+                for r in indicator[1]:
+                    touching[r] |= 1 << len(all_leaves)
+                all_leaves.append(indicator)
+        coherent: list[str] = []
         groups: list[int] = []
-        for r, most in enumerate(m.most):
-            if most == 2:
-                if forest[r] == r:
-                    gain.append(types[r])
-            elif most and forest[r] == r:
-                together, others = near[r] & apart, []
+        for r, max_weight in enumerate(m.max_weight):
+            if max_weight == 2:
+                if roots[r] == r:
+                    coherent.append(axes[r])
+            elif max_weight and roots[r] == r:
+                together, others = touching[r] & unmatched, []
                 for g in groups:
                     if g & together:
                         together |= g
                     else:
                         others.append(g)
                 groups = [*others, together]
-        number = number_open([forest[c] for c in self.outs])
+        number = number_open([roots[c] for c in self.open_classes])
         parts = []
         for g in groups:
-            apart ^= g
+            unmatched ^= g
             parts.append(
-                canonicalise_component(types, [self.merge_leaf(every[k], forest) for k in iterate_bits(g)], number)
+                canonicalise_component(axes, [self.merge_leaf(all_leaves[k], roots) for k in iterate_bits(g)], number)
             )
         parts += [
-            canonicalise_component(types, [self.merge_leaf(every[k], forest)], number) for k in iterate_bits(apart)
+            canonicalise_component(axes, [self.merge_leaf(all_leaves[k], roots)], number)
+            for k in iterate_bits(unmatched)
         ]
-        parts.sort(key=PLACE)
+        parts.sort(key=BY_SORT_KEY)
         kernel = _intern_kernel(
-            tuple([types[c] for c in number]), tuple([number[forest[c]] for c in self.outs]), tuple(parts)
+            tuple([axes[c] for c in number]), tuple([number[roots[c]] for c in self.open_classes]), tuple(parts)
         )
-        return kernel, tuple(sorted(gain))
+        return kernel, tuple(sorted(coherent))
 
     @staticmethod
-    def merge_leaf(leaf: Leaf, forest: list[int]) -> Leaf:
+    def merge_leaf(leaf: Leaf, roots: list[int]) -> Leaf:
         """Returns a leaf with each class replaced by the one that it was merged into."""
-        return leaf[0], tuple([forest[c] for c in leaf[1]])
+        return leaf[0], tuple([roots[c] for c in leaf[1]])
 
 
-def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
+def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
     """Returns the indicators and constants that a kernel keeps.
 
     Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
@@ -383,7 +389,7 @@ def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
         live: classes that are open, or that an unmatched leaf touches.
     """
     kept: list[Leaf] = []
-    for name, classes in marks:
+    for name, classes in indicators:
         left = tuple([c for c in classes if c in live])
         if not name.startswith(CONSTANT):
             if len(left) == len(classes) and (name, classes) not in kept:
@@ -391,29 +397,29 @@ def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
         elif left:
             gone = [c for c in classes if c not in live]
             if gone:
-                summed = sorted([x for x, others in marks if [c for c in gone if c in others]])
+                summed = sorted([x for x, others in indicators if [c for c in gone if c in others]])
                 name = f"{CONSTANT}sum of {' '.join(summed)})"
             kept.append((name, left))
     return kept
 
 
 @lru_cache(MAX_CACHED)
-def _intern_kernel(types: tuple[str, ...], opens: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
+def _intern_kernel(axes: tuple[str, ...], open_classes: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
     """Returns the kernel with these components; equal ones are one object."""
-    return Kernel(*join_components(types, opens, parts))
+    return Kernel(*join_components(axes, open_classes, parts))
 
 
 @lru_cache(MAX_CACHED)
 def find_exchangeable(kernel: Kernel) -> Exchanges:
     """Finds the leaves of a kernel that may be exchanged: those of equal components that share only open classes."""
-    number = number_open(kernel.opens)
+    number = number_open(kernel.open_classes)
     where: dict[Leaf, list[int]] = {}
     for k, leaf in enumerate(kernel.leaves):
         where.setdefault(leaf, []).append(k)
     group, place = [0] * len(kernel.leaves), [0] * len(kernel.leaves)
     seen: list[Component] = []
     for part in split_components(kernel.leaves, number):
-        first, inner, renumbered = renumber_component(kernel.types, part, number)
+        first, inner, renumbered = renumber_component(kernel.class_axes, part, number)
         shape, order = label_component(first, inner, renumbered)
         renamed = {c: k for k, c in enumerate(order)}
         named = [(name, tuple([renamed[c] for c in classes])) for name, classes in renumbered]
@@ -425,6 +431,6 @@ def find_exchangeable(kernel: Kernel) -> Exchanges:
     return Exchanges(tuple(group), tuple(place), tuple(kind))
 
 
-def population(axis: str) -> str:
+def parent_axis(axis: str) -> str:
     """Returns the axis that an axis is a part of: the active experts (K) are some of all experts (M)."""
     return "M" if axis == "K" else axis

@@ -29,7 +29,7 @@ class _Alone(TrainingRun):
         if factor.name not in self.outside:
             return super().at(factor, which, t)
         if which == "change" and factor.name != self.changing:
-            return self.algebra.nothing(factor.letters)
+            return self.algebra.zeros(factor.letters)
         return self.whole.at(factor, which if factor.name == self.changing else "initial", t)
 
     def change(self, signal: str, t: int) -> Signal:
@@ -78,7 +78,7 @@ class _ByLoss(TrainingRun):
         if self.network.consumers(signal) or signal == self.loss:
             passed: Signal = super()._gradient(signal, t, modes, via)  # type: ignore[misc]
             return passed
-        return self.algebra.nothing(self.network.signals[signal])
+        return self.algebra.zeros(self.network.signals[signal])
 
 
 def by_loss(run: TrainingRun, loss: str) -> Any:

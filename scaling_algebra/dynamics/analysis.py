@@ -207,13 +207,13 @@ class Analysis:
         if bounds.why or name not in self.table or decays:
             return None
         try:
-            with bounds.algebra.accounting() as notes:
+            with bounds.algebra.collect_notes() as notes:
                 largest = bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
         bounds.assumes.update(notes)
         self.notes |= bounds.assumes
-        return None if largest is None else bounds.algebra.value(largest)
+        return None if largest is None else bounds.algebra.exponent(largest)
 
     def below_epsilon(self, role: str) -> bool:
         """The gradient of a tensor never exceeds epsilon."""
@@ -238,7 +238,7 @@ class Analysis:
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
         answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
-        if self.meter.spent:
+        if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
         if answer.size is None or answer.form is None:
@@ -255,7 +255,7 @@ class Analysis:
             LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
                 happens.
         """
-        with self.meter.within(ALONE if self(name, t, RESTRICTED).decided else None):
+        with self.meter.limit_work(ALONE if self(name, t, RESTRICTED).decided else None):
             return self._alone(name, t)
 
     def _alone(self, name: str, t: int) -> Trajectory:
@@ -265,13 +265,13 @@ class Analysis:
                 run = self.runs.on(rung)
                 with run.ledger.question():
                     read = self.runs.signal(name, t, run)
-                if not isinstance(read, Signal) or run.algebra.complete(read):
+                if not isinstance(read, Signal) or run.algebra.keeps_all_leading(read):
                     return run
                 decided.append(rung)
         decided = decided or [rung for rung in LADDER if two_sided(self, name, t, rung).decided][:1]
         if not decided:
             raise LookupError(f"{name} at t={t} is certified by no run alone")
-        return self.runs.on(next((rung for rung in decided if rung.most is None), decided[0]))
+        return self.runs.on(next((rung for rung in decided if rung.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
         """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
@@ -286,8 +286,8 @@ class Analysis:
         except Exhausted:
             raise LookupError(f"{name} at t={t} takes more work than is left") from None
         if isinstance(read, Signal):
-            return run.algebra.powers(read)
-        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
+            return run.algebra.list_exponents(read)
+        return () if read.packed is None else ((run.algebra.exponent(read.packed), False),)
 
 
 class Parts:
@@ -445,7 +445,7 @@ def restricted(q: Query, known: Bracket) -> Bracket:
         return known
     begun = set[frozenset[str]]()
     for step, point in look.parts.ranked(name, steps):
-        if look.meter.spent:
+        if look.meter.is_exceeded:
             break
         if not step and point.zero in begun:  # before training, parts that begin alike are one
             continue
@@ -503,7 +503,7 @@ def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
         known = two_sided(look, name, t, rung)
         if known.decided:
             return known
-        if known.why and rung.most is None:
+        if known.why and rung.max_kernels is None:
             break
         if known.low is not None:
             low = known.low if low is None else max(low, known.low)
@@ -577,5 +577,5 @@ def lead_within(work: int, gap: Fraction = NEAR) -> Means:
 
     At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
     """
-    rung = replace(LADDER[0], gap=gap, work=work)
+    rung = replace(LADDER[0], gap=gap, max_nodes=work)
     return Means(f"lead within {work} at {gap}", {"leading kernel": partial(leading, rungs=(rung,))})

@@ -81,7 +81,7 @@ class _BoundSteps(TensorSteps):
         if rule.epsilon:  # a normaliser is at least epsilon, and at least the gradient
             epsilon = Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1}))
             largest = self.run.gradient_bound(role)
-            if largest is None or self.algebra.value(largest + epsilon.size) <= 0:
+            if largest is None or self.algebra.exponent(largest + epsilon.size) <= 0:
                 return self.stepped(role, 1, (*rates, epsilon))
         if all(map(vanishes, self.run.factors(role, 1))):
             return []
@@ -99,7 +99,7 @@ class _BoundSteps(TensorSteps):
         Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
         of two vectors of that norm; relative to the norm of a tensor their entries are 1, too.
         """
-        rule, live = self.optimizer.of(role), self.algebra.live
+        rule, live = self.optimizer.of(role), self.algebra.drop_fixed
         if rule.normalises == "entry":
             return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
         one, sides = rule.matrix(self.network, role), list[Signal]()
@@ -107,7 +107,7 @@ class _BoundSteps(TensorSteps):
             powers: dict[str, Fraction] = {}
             for axis in (self.network.axes[x] for x in letters if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
-            sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
+            sides.append(Signal(live(one.copies + letters), {}, self.algebra.pack_powers(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
 
 
@@ -146,7 +146,7 @@ class BoundRun(Trajectory):
             Exhausted: what is divided by is not known, or a product takes too much work.
             BeyondPowerCounting: a rule has no bound.
         """
-        value, passes, far = self.algebra.value, _passes(self), _far(self)
+        value, passes, far = self.algebra.exponent, _passes(self), _far(self)
         stale, outgrown = set(passes), len(self.outgrown)
         for _ in range(ROUNDS):
             for key, update in passes.items():
@@ -154,7 +154,7 @@ class BoundRun(Trajectory):
                     continue
                 stale.remove(key)
                 self.read = set()
-                size = self.algebra.bound(update())
+                size = self.algebra.upper_bound(update())
                 if size is not None and self.outgrown and key[0] == "gradient" and value(size) > far:
                     size = self._endless
                 for x in self.read:
@@ -175,7 +175,7 @@ class BoundRun(Trajectory):
     def settle(self) -> None:
         """Looks for bounds that one more update keeps, and keeps why there are none."""
         try:
-            with self.algebra.accounting() as self.assumes:
+            with self.algebra.collect_notes() as self.assumes:
                 self.why = "" if self.settled() else "no bounds that one more update keeps were found"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
@@ -190,14 +190,14 @@ class BoundRun(Trajectory):
             BeyondPowerCounting: what a norm divides by has no lower bound.
         """
         size = self._largest(quantity)
-        if size is not None and self.outgrown and self.algebra.value(size) > _far(self):
+        if size is not None and self.outgrown and self.algebra.exponent(size) > _far(self):
             norm, source = next(iter(self.outgrown.items()))
             raise BeyondPowerCounting(_outgrows(source, norm))
         return size
 
     def _largest(self, quantity: Quantity) -> int | None:
         if not quantity.tensor:
-            return self.algebra.bound(quantity.read(self, 1))
+            return self.algebra.upper_bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
             return self.gradient_bound(quantity.tensor)
         steps = self.steps.of(quantity.tensor, 1)
@@ -211,10 +211,10 @@ class BoundRun(Trajectory):
         """Packed bound on the entries of a sum of products in the letters of a tensor."""
         totals = []
         for factors, scalars in products:
-            sizes = [self.algebra.bound(s) for s in self.products.entries(role, factors)]
+            sizes = [self.algebra.upper_bound(s) for s in self.products.entries(role, factors)]
             if None not in sizes:
                 totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
-        return max(totals, key=self.algebra.value, default=None)
+        return max(totals, key=self.algebra.exponent, default=None)
 
     # functions -------------------------------------------------------------------------------------------------
 
@@ -226,29 +226,31 @@ class BoundRun(Trajectory):
         """
         if not _bounded(s):
             return rule(s).change(self, s, 1)
-        moved = self.algebra.bound(self.at(s.inputs[0], "change", 1))
+        moved = self.algebra.upper_bound(self.at(s.inputs[0], "change", 1))
         if moved is None:
-            return self.algebra.nothing(self.network.signals[s.out])
+            return self.algebra.zeros(self.network.signals[s.out])
         if s.kind.selects:
             moved = 0
         if s.kind.kind == "norm":
-            return self._sized(s.out, min(0, self._share(s) + moved, key=self.algebra.value))
-        return self._sized(s.out, self._share(s) + (min(0, moved, key=self.algebra.value) if s.kind.bounded else moved))
+            return self._sized(s.out, min(0, self._share(s) + moved, key=self.algebra.exponent))
+        return self._sized(
+            s.out, self._share(s) + (min(0, moved, key=self.algebra.exponent) if s.kind.bounded else moved)
+        )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
         """The gradient at the argument of a function: slopes are bounded."""
-        size = self.algebra.bound(above)
+        size = self.algebra.upper_bound(above)
         if size is None:
-            return self.algebra.nothing(self.network.signals[s.out])
+            return self.algebra.zeros(self.network.signals[s.out])
         size += self._share(s)
         if s.out in self.outgrown and s.out in self.context.divisors:
-            size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.value)
+            size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.exponent)
         return self._sized(s.out, size)
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         if function.out not in find_shaken(self):
             return super().divide_by_norm(function, signal, t)
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {function.inputs[0].name}", _turned(self, function)))
+        return self.algebra.scale_by(signal, Scalar(f"1/rms of {function.inputs[0].name}", _turned(self, function)))
 
     def _share(self, s: Function) -> int:
         """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
@@ -262,17 +264,17 @@ class BoundRun(Trajectory):
             BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
         """
         assert s.source
-        moved = self.algebra.bound(self.at(s.source, "change", 1))
+        moved = self.algebra.upper_bound(self.at(s.source, "change", 1))
         if s.kind.kind == "norm":
             first = normed(self, s, "initial", 0)
             size = self.algebra.rms(first)
-            if size is None or not self.algebra.certified(first):
+            if size is None or not self.algebra.is_certified(first):
                 raise Exhausted
-            if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
+            if moved is not None and self.algebra.exponent(moved) > self.algebra.exponent(size):
                 self.outgrown[s.out] = s.source.name
             return -size if s.out not in find_shaken(self) else _turned(self, s)
         if s.kind.kind == "softmax" or s.kind.steep:
-            start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
+            start, value = self.algebra.upper_bound(self.at(s.source, "initial", 0)), self.algebra.exponent
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 read = "argument" if s.kind.steep else "logits"
                 raise BeyondPowerCounting(f"{s.source.name}, the {read} of {s.out}, may grow")
@@ -287,7 +289,7 @@ class BoundRun(Trajectory):
 
     def _sized(self, signal: str, size: int) -> Signal:
         """A signal of which only a bound on the size is known."""
-        return Signal(self.algebra.live(self.network.signals[signal]), {}, size)
+        return Signal(self.algebra.drop_fixed(self.network.signals[signal]), {}, size)
 
     # what is known ---------------------------------------------------------------------------------------------
 
@@ -323,9 +325,9 @@ class BoundRun(Trajectory):
 
     def _bounded(self, what: str, signal: str) -> Signal:
         self.read.add((what, signal))
-        letters = self.algebra.live(self.network.signals[signal])
+        letters = self.algebra.drop_fixed(self.network.signals[signal])
         zero = dict.fromkeys(_sums_to_zero(self.network, what, signal) & set(letters), Signal(letters, {}))
-        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
+        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", without_centred=zero)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         if signal in find_selection_inputs(self.network):
@@ -337,7 +339,7 @@ class BoundRun(Trajectory):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = self.adjoint(s, above) if _bounded(s) else rule(s).adjoint(self, s, k, above, t, modes)
-            paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
+            paths.append(self.algebra.rename_indices(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
     def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
@@ -436,5 +438,5 @@ def _sums_to_zero(network: Network, what: str, signal: str) -> set[str]:
 
 
 def _reaches(algebra: Algebra, s: Signal) -> bool:
-    size = algebra.bound(s)
-    return size is not None and algebra.value(size) >= 0
+    size = algebra.upper_bound(s)
+    return size is not None and algebra.exponent(size) >= 0

@@ -13,13 +13,13 @@ from scaling_algebra.counting.signals import Budget
 
 NEAR, FAR = Fraction(1, 2), Fraction(1)
 LADDER = (
-    Budget(NEAR, most=12, leaves=8, work=10_000, total=30_000),
-    Budget(FAR, most=12, leaves=8, work=10_000, total=30_000),
-    Budget(NEAR, most=40, leaves=12, work=25_000, total=75_000),
-    Budget(NEAR, most=60, leaves=20, work=100_000, total=150_000),
-    Budget(NEAR, work=200_000, total=200_000),
-    Budget(FAR, work=25_000, total=50_000),
-    Budget(NEAR + FAR, work=25_000, total=50_000),
+    Budget(NEAR, max_kernels=12, max_leaves=8, max_nodes=10_000, max_total_nodes=30_000),
+    Budget(FAR, max_kernels=12, max_leaves=8, max_nodes=10_000, max_total_nodes=30_000),
+    Budget(NEAR, max_kernels=40, max_leaves=12, max_nodes=25_000, max_total_nodes=75_000),
+    Budget(NEAR, max_kernels=60, max_leaves=20, max_nodes=100_000, max_total_nodes=150_000),
+    Budget(NEAR, max_nodes=200_000, max_total_nodes=200_000),
+    Budget(FAR, max_nodes=25_000, max_total_nodes=50_000),
+    Budget(NEAR + FAR, max_nodes=25_000, max_total_nodes=50_000),
 )
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
@@ -27,18 +27,18 @@ CLOSELY = (*LADDER[:4], LADDER[5])
 """Rungs that a question may climb where an answer depends on it; the others cost most of the time of a search."""
 QUICK = (LADDER[0], LADDER[2])
 """Rungs that the leading kernel may take, and every question at points on the way to an answer."""
-BEGUN = Budget(NEAR, work=25_000, total=75_000, doubts=64, numbers=True)
+BEGUN = Budget(NEAR, max_nodes=25_000, max_total_nodes=75_000, max_doubts=64, bounds_inner_products=True)
 """That of sizes before training, beside the others: of what norms take away there are few kernels, so all are kept."""
-SIMPLEST = replace(LADDER[0], work=500, total=2_000)
+SIMPLEST = replace(LADDER[0], max_nodes=500, max_total_nodes=2_000)
 """More kernels than a witness has, for little work."""
 WITNESSES = (
-    Budget(Fraction(0), most=12, leaves=6, work=500, total=10_000),
-    Budget(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
+    Budget(Fraction(0), max_kernels=12, max_leaves=6, max_nodes=500, max_total_nodes=10_000),
+    Budget(Fraction(0), max_kernels=8, max_leaves=8, max_nodes=4_000, max_total_nodes=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
 PARTS = (
-    Budget(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
-    Budget(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
+    Budget(Fraction(1, 64), max_kernels=24, max_nodes=1_000, max_total_nodes=20_000, max_doubts=96),
+    Budget(Fraction(1, 64), max_kernels=60, max_nodes=8_000, max_total_nodes=160_000, max_doubts=96),
 )
 """Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
 polynomials of degree one. The second decides what the first found as large as its bound."""

@@ -40,7 +40,7 @@ class Entrywise:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
         if reason := self.beyond(tr, s, t):
             tr.note(reason)
-            return self._selected(tr, s, tr.algebra.unknown(letters), 0)
+            return self._selected(tr, s, tr.algebra.make_bounded(letters), 0)
         dx = self.shared(tr, s, self.argument(tr, s, "change", t))
         moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, letters), 0)
         moved = self.balanced(tr, s, moved, t)
@@ -49,9 +49,9 @@ class Entrywise:
             return moved
         size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
         assert size is not None
-        swaps = tr.algebra.unknown(letters, swapped + size)
+        swaps = tr.algebra.make_bounded(letters, swapped + size)
         if self._apart(tr, s, t):
-            swaps = swaps.but(least=swapped + size)
+            swaps = swaps.replace(lower_bound=swapped + size)
         else:
             tr.note(f"{s.name} swaps entries only where what is alike moves apart")
         return tr.algebra.add([moved, swaps])
@@ -77,7 +77,7 @@ class Entrywise:
         powers, parts = _degrees(tr, s), list[Signal]()
         if reason := self.beyond(tr, s, t):
             tr.note(reason)
-            powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
+            powers, parts = frozenset({0}), [tr.algebra.make_bounded(letters)]
         if 0 in powers:
             parts.append(tr.named(mean(tr, s), "mean"))
         moving = {p - 1 for p in powers if p}
@@ -90,11 +90,11 @@ class Entrywise:
         """The sum of powers of the argument."""
         letters = tr.network.signals[s.out]
         if not powers:
-            return tr.algebra.nothing(letters)
+            return tr.algebra.zeros(letters)
         tr.note("polynomials")
-        if s.kind.homogeneous and all(self.argument(tr, s, "value", step).zero for step in {0, t}):
+        if s.kind.homogeneous and all(self.argument(tr, s, "value", step).is_zero for step in {0, t}):
             tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: any slope at a kink is a choice")
-            return tr.algebra.unknown(letters)
+            return tr.algebra.make_bounded(letters)
         parts, power = [], tr.algebra.constant(letters)
         for p in range(max(powers) + 1):
             if p:
@@ -136,8 +136,8 @@ class Entrywise:
         moves by Theta(1), nothing is known. Fails: where x has heavier tails than a Gaussian.
         """
         before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
-        moved = t and tr.algebra.reaches(unbounded(tr, s, t))
-        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
+        moved = t and tr.algebra.reaches_size(unbounded(tr, s, t))
+        again = moved and (any(map(tr.algebra.reaches_size, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
         if not again and tr.tails.initial(s.inputs[0].name) < 2:
             return ""
         return f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
@@ -157,9 +157,9 @@ class Entrywise:
             if s.kind.homogeneous:
                 raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
             return signal
-        if s.kind.homogeneous or tr.algebra.value(size) > 0:
-            certain = tr.algebra.certified(x)
-            return tr.algebra.scaled(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
+        if s.kind.homogeneous or tr.algebra.exponent(size) > 0:
+            certain = tr.algebra.is_certified(x)
+            return tr.algebra.scale_by(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
         return signal
 
     # a top-K selection: drawn anew when the argument moved by at least its spread
@@ -172,7 +172,7 @@ class Entrywise:
         letters = tr.network.signals[s.out]
         mask = tr.algebra.tensor(self.selected(tr, s, t), letters, 0)
         if (swapped := self._swapped(tr, s, t)) is not None:
-            mask = tr.algebra.add([mask, tr.algebra.unknown(letters, swapped)])
+            mask = tr.algebra.add([mask, tr.algebra.make_bounded(letters, swapped)])
         return tr.algebra.contract(mask, signal, letters)
 
     def _swapped(self, tr: TrainingRun, s: Function, t: int) -> int | None:
@@ -186,7 +186,7 @@ class Entrywise:
         moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
         if moved is None or spread is None:
             return None
-        return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
+        return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
     def selected(self, tr: TrainingRun, s: Function, t: int) -> str:
         return f"{INDICATOR}{s.out}@{self._drawn(tr, s, t)})"
@@ -201,7 +201,7 @@ class Entrywise:
         if t == 0:
             return 0
         moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
-        value = tr.algebra.value
+        value = tr.algebra.exponent
         if moved is None or (spread is not None and value(moved) < value(spread)):
             return 0
         if tr.grows(s.over) and not self._apart(tr, s, t):
@@ -213,7 +213,7 @@ class Entrywise:
     def _apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
         """Does the change of the argument vary where its initial value does not?"""
         first, change = (self.argument(tr, s, which, t) for which in ("initial", "change"))
-        return tr.algebra.varies_apart(change, first, s.over)
+        return tr.algebra.varies_independently(change, first, s.over)
 
     def _moved(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
         """Packed size of the argument at the start or of its change.
@@ -225,7 +225,7 @@ class Entrywise:
         if size is not None:
             return size
         signal = self.argument(tr, s, which, t)
-        if not tr.algebra.certified(signal):
+        if not tr.algebra.is_certified(signal):
             raise Exhausted
         return tr.algebra.rms(signal)
 
@@ -242,11 +242,11 @@ class Softmax(Entrywise):
     def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})
-        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
+        share = tr.algebra.pack_powers({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})
+        return tr.algebra.scale_by(signal, Scalar(f"1/entries along {s.over}", share))
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
+        return tr.algebra.subtract_mean(super().argument(tr, s, which, t), s.over)
 
     def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
         if (reason := super().beyond(tr, s, t)) or not tr.grows(s.over):
@@ -260,7 +260,7 @@ class Softmax(Entrywise):
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
     def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
+        return tr.algebra.subtract_mean(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
 
 
 SOFTMAX = Softmax()
@@ -275,9 +275,9 @@ def saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
     """The excess of a bounded function's argument over O(1), if any: then its values are bounded, and no more is
     known of them."""
     size = tr.algebra.rms(argument)
-    if size is None or tr.algebra.value(size) <= 0:
+    if size is None or tr.algebra.exponent(size) <= 0:
         return ""
-    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
+    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.exponent(size)}) at t={t}"
     how = f"{s.name} grows" if isinstance(s, Function) and s.kind.steep else "the gate saturates"
     return f"{how} faster than any power: {reach}"
 
@@ -293,8 +293,8 @@ def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters)
-    return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
+        moved = tr.algebra.rename_indices(passed, tr.network.signals[producer.out], source.letters)
+    return tr.algebra.subtract_mean(moved, s.over) if s.kind.kind == "softmax" else moved
 
 
 def mean(tr: TrainingRun, s: Function) -> Signal:

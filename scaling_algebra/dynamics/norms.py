@@ -56,14 +56,16 @@ class Norm:
         assert isinstance(s, Function)
         if of_few_entries(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
-        if t and tr.algebra.rung.numbers:  # what is a multiple of y is not known, where y has kernels that are not
+        if (
+            t and tr.algebra.budget.bounds_inner_products
+        ):  # what is a multiple of y is not known, where y has kernels that are not
             raise Exhausted
         y = tr.value(s.out, t)
-        if tr.change(s.out, t).zero:
+        if tr.change(s.out, t).is_zero:
             above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
         rest = remove_leading(tr.algebra, above, y)
         left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y, t), y)
-        return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+        return over(tr, s, tr.algebra.subtract_mean(left, s.over) if s.kind.centres else left, t)
 
     def _orthogonal(self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
@@ -77,10 +79,10 @@ class Norm:
         """``direction <a, b> / dim``."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
-        if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.letters)):
+        if tr.algebra.budget.bounds_inner_products and not t and not any(map(tr.grows, inner.letters)):
             inner = replace_by_bound(tr.algebra, inner)
         whole = tr.algebra.contract(direction, inner, letters)
-        return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
+        return tr.algebra.scale_by(whole, Scalar("1/dimension", tr.algebra.pack_powers({tr.network.axes[s.over]: -1})))
 
 
 class Direction(Entrywise):
@@ -115,7 +117,7 @@ class Direction(Entrywise):
 
     def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the larger of the initial and the present size."""
-        return tr.algebra.scaled(signal, min((divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
+        return tr.algebra.scale_by(signal, min((divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
 
 
 DIRECTION = Direction()
@@ -156,13 +158,13 @@ def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bo
     if not outgrown or tr.decays:
         return change
     tr.note(f"{s.inputs[0].name} may change by a multiple of itself, below -1 at t={t}, and what divides it turns sign")
-    return tr.algebra.add([change, tr.algebra.unknown(change.letters)])
+    return tr.algebra.add([change, tr.algebra.make_bounded(change.letters)])
 
 
 def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
     """The part of its argument that a norm sees."""
     x = tr.at(s.inputs[0], which, t)
-    return tr.algebra.centred(x, s.over) if s.kind.centres else x
+    return tr.algebra.subtract_mean(x, s.over) if s.kind.centres else x
 
 
 def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
@@ -174,13 +176,13 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     source = s.inputs[0].name
     if s.kind.centres:
         x = normed(tr, s, "value", t)
-        size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
+        size, certain = tr.algebra.rms(x), tr.algebra.is_certified(x)
     elif (known := tr.context.certified(source, t)) is not None:
         size, certain = known, True
     else:
         x = tr.value(source, t)
-        size = None if x.zero else tr.algebra.rms(x)
-        certain = x.zero or (size is not None and tr.algebra.certified(x))
+        size = None if x.is_zero else tr.algebra.rms(x)
+        certain = x.is_zero or (size is not None and tr.algebra.is_certified(x))
     if size is None and certain:
         raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, exactly zero at t={t}")
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
@@ -188,7 +190,7 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     """A signal divided by the size of what a norm reads."""
-    return tr.algebra.scaled(signal, divisor(tr, s, t))
+    return tr.algebra.scale_by(signal, divisor(tr, s, t))
 
 
 def _drawn(network: Network, signal: str) -> str:

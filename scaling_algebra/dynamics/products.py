@@ -63,7 +63,7 @@ class Products:
         for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
-                self.initial[role] = algebra.nothing(tensor.letters)
+                self.initial[role] = algebra.zeros(tensor.letters)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
@@ -75,7 +75,7 @@ class Products:
             size = algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1})
             self._multipliers[name] = Scalar("aggregation multiplier" if aggregated else f"multiplier {name}", size)
         if SHARE in self._multipliers:
-            share = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
+            share = Scalar("times K/M, the share of the batch", algebra.pack_powers({"K": 1, "M": -1}))
             self._multipliers[SHARE] = share
 
     def scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
@@ -85,7 +85,7 @@ class Products:
     def multiplied(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
         """A signal times named multipliers."""
         scalars = self.scalars(multipliers)
-        return self.algebra.scaled(signal, *scalars) if scalars else signal
+        return self.algebra.scale_by(signal, *scalars) if scalars else signal
 
     def written(
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
@@ -96,7 +96,7 @@ class Products:
         with that of its step: inner products, which are tagged for explanations.
         """
         symbols = [self.network.tensors[x.name].symbol for x in term.tensors]
-        acted = " ".join(s.name or "x" for s in (above or others) if s.made is None or s.made.rule != "constant")
+        acted = " ".join(s.name or "x" for s in (above or others) if s.origin is None or s.origin.rule != "constant")
         back = "^T" if above else ""
         alternatives: list[list[tuple[Factor, Increment | None]]] = []
         for x, mode in zip(term.tensors, modes, strict=True):
@@ -112,13 +112,13 @@ class Products:
                 whole = self.applied(steps, above, [*initial, *others], out)
                 text = ", ".join(f"step {step.step + 1} of d{self.network.tensors[x.name].symbol}" for x, step in steps)
                 text = f"({text})^T {acted}" if above else f"{text}, times {acted}"
-                whole = whole.but(name=text)
+                whole = whole.replace(name=text)
             parts.append(whole)
-        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        whole = self.algebra.add(parts) if parts else self.algebra.zeros(out)
         pairs = zip(symbols, modes, strict=True)
         text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
-        return self.multiplied(whole, term.multipliers).but(name=name)
+        return self.multiplied(whole, term.multipliers).replace(name=name)
 
     def applied(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
@@ -134,36 +134,38 @@ class Products:
             inputs += acted
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
-        kept = "".join(s.letters for s in rest) + self.algebra.live(out)
+        kept = "".join(s.letters for s in rest) + self.algebra.drop_fixed(out)
         shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
         inner = self.product(meeting, shared, tag)
-        return self.algebra.scaled(self.product([inner, *rest], out), *scalars)
+        return self.algebra.scale_by(self.product([inner, *rest], out), *scalars)
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
         own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
         renamed = rename_apart(self.network, own, x.letters, inner, taken)
-        relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        relabel = [
+            self.algebra.rename_indices(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors
+        ]
         return relabel[0], relabel[1:]
 
     def _used(self, x: Factor) -> Signal:
         """An initial tensor in the letters that it has in an equation."""
-        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].letters, x.letters)
+        return self.algebra.rename_indices(self.initial[x.name], self.network.tensors[x.name].letters, x.letters)
 
     def product(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """A product, without the operands that are 1, and with 1 for each letter that nothing else has."""
-        kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
+        kept = [s for s in operands if s.origin is None or s.origin.rule != "constant" or set(s.terms.values()) != {0}]
         there = {c for s in kept for c in s.letters}
-        wanted = dict.fromkeys("".join(s.letters for s in operands) + self.algebra.live(out))
+        wanted = dict.fromkeys("".join(s.letters for s in operands) + self.algebra.drop_fixed(out))
         missing = "".join(c for c in wanted if c not in there)
-        return self.algebra.product(
+        return self.algebra.contract_all(
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
         )
 
     def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
-        letters = self.algebra.live(self.network.tensors[role].letters)
+        letters = self.algebra.drop_fixed(self.network.tensors[role].letters)
         if any(c not in letters for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
             return [self.product(factors, letters)]
         return factors
@@ -171,7 +173,7 @@ class Products:
     def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
         """The entry size of a product of factors and scalars, in the letters of a tensor."""
         factors = self.entries(role, factors)
-        certain = all(map(self.algebra.certified, factors)) and all(x.certain for x in scalars)
+        certain = all(map(self.algebra.is_certified, factors)) and all(x.certain for x in scalars)
         sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 

@@ -139,7 +139,7 @@ class TrainingRun:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.letters)
+        return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.letters)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
@@ -168,9 +168,9 @@ class TrainingRun:
             others = list(statement.factors)
             others.remove(weight)
             before = [self.at(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others]
-            parts.append(self.algebra.product([self.at(weight, "change", t), *before], letters))
-        whole = self.algebra.add(parts or [self.algebra.nothing(letters)])
-        return self.algebra.scaled(whole, *self.products.scalars(statement.multipliers))
+            parts.append(self.algebra.contract_all([self.at(weight, "change", t), *before], letters))
+        whole = self.algebra.add(parts or [self.algebra.zeros(letters)])
+        return self.algebra.scale_by(whole, *self.products.scalars(statement.multipliers))
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
@@ -229,7 +229,7 @@ class TrainingRun:
             renamed = rename_apart(self.network, own, indices, read, avoid=own + read)
             products.append(
                 tuple(
-                    self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))
+                    self.algebra.rename_indices(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, letters, strict=True)
                 )
             )
@@ -237,7 +237,7 @@ class TrainingRun:
 
     def named(self, signal: Signal, name: str) -> Signal:
         """A signal under a name for explanations."""
-        return signal.but(name=name)
+        return signal.replace(name=name)
 
     def note(self, text: str) -> None:
         """Notes what is assumed (``spec/glossary.py``), or why something is not known, of all that rests on this."""
@@ -256,11 +256,11 @@ class TrainingRun:
         weights = [self.at(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.letters)]]
+            choices = [[self.algebra.rename_indices(x, self.network.signals[only.name], only.letters)]]
         elif which == "change":
             changes = [self.at(f, "change", t) for f in term.signals]
             initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
-            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].zero]
+            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].is_zero]
         else:
             choices = [[self.at(f, which, t) for f in term.signals]]
         modes: list[tuple[Mode, ...]] = [MODES[:1] * len(term.tensors)]
@@ -273,4 +273,4 @@ class TrainingRun:
         parts = [
             self.products.written(term, m, [], [*weights, *signals], out, updates) for m in modes for signals in choices
         ]
-        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        return self.algebra.add(parts) if parts else self.algebra.zeros(out)

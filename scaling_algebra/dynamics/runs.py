@@ -73,7 +73,9 @@ class Runs:
             some = next(iter(self.algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
             more = max(0, count_depth(self.network) - _LONG)
-            self.algebras[rung] = some.at(replace(rung, leaves=None if rung.leaves is None else rung.leaves + more))
+            self.algebras[rung] = some.with_budget(
+                replace(rung, max_leaves=None if rung.max_leaves is None else rung.max_leaves + more)
+            )
         return self.algebras[rung]
 
     def on(self, rung: Budget) -> Trajectory:
@@ -100,7 +102,7 @@ class Runs:
         context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
         with self.deep(), algebra.meter.pause_counting():
             point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
-            run = bounds_for(self.network, algebra.at(LADDER[0]), point, self.optimizer, context, self.routed)
+            run = bounds_for(self.network, algebra.with_budget(LADDER[0]), point, self.optimizer, context, self.routed)
             run.settle()
         return run
 
@@ -112,11 +114,11 @@ class Runs:
             run = self.on(rung)
             try:
                 with run.ledger.question(), self.deep(), run.algebra.meter.pause_counting():
-                    size = run.algebra.bound(run.gradient(source, 0, via=s.out))
+                    size = run.algebra.upper_bound(run.gradient(source, 0, via=s.out))
                     sizes += [] if size is None else [size]
             except (Exhausted, BeyondPowerCounting):
                 continue
-        return min(sizes, key=self.algebra(LADDER[0]).value, default=None)
+        return min(sizes, key=self.algebra(LADDER[0]).exponent, default=None)
 
     def read(self, name: str, t: int, rung: Budget) -> Bracket:
         """The bracket of a quantity that one run shows."""
@@ -130,15 +132,15 @@ class Runs:
             return Bracket(why=str(reason))
         algebra, why = run.algebra, ""
         if isinstance(read, Signal):
-            packed, certain, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
-            if not certain and algebra.doubtful(read):
+            packed, certain, below = algebra.rms(read), algebra.is_certified(read), algebra.is_lower_bound(read)
+            if not certain and algebra.is_led_by_doubt(read):
                 why = SQUARED if SQUARED in notes or not self.network.norms else _ORTHOGONAL
         else:
             packed, certain, below = read.packed, read.certain, read.certain
         if packed is None:
             end = NOTHING if certain else None
             return Bracket(end, end, assumes=notes, why=why)
-        return shown(algebra.value(packed), algebra.form(packed), certain, below, why, notes)
+        return shown(algebra.exponent(packed), algebra.form(packed), certain, below, why, notes)
 
     def signal(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
         """A quantity in a run."""
@@ -184,7 +186,7 @@ class Runs:
         run = self.on(QUICK[-1])
         with run.ledger.question():
             read = self.signal(name, t, run)
-        return run.algebra.forms(read) if isinstance(read, Signal) else ()
+        return run.algebra.list_forms(read) if isinstance(read, Signal) else ()
 
     def step(self, role: str, t: int) -> tuple[Bracket, ...]:
         """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
@@ -198,7 +200,7 @@ class Runs:
             except (Exhausted, BeyondPowerCounting):
                 factors = (Bracket(),)
                 continue
-            value, form = run.algebra.value, run.algebra.form
+            value, form = run.algebra.exponent, run.algebra.form
             factors = tuple(shown(value(x.size), form(x.size), x.certain, x.certain) for x in scalars)
             if all(x.decided for x in factors):
                 break

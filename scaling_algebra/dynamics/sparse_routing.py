@@ -242,7 +242,7 @@ class RoutedTrajectory(Trajectory):
         """The entries of a signal over all experts that a token sees: those of its own."""
         self.note("random-routing")
         for new, old in self._among.items():
-            signal = self.algebra.restricted(signal, old, new)
+            signal = self.algebra.restrict_index(signal, old, new)
         return signal
 
 
@@ -294,7 +294,7 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
         if s.out not in self._alike:
             return super().moved(s, t)
         size = self._batch.bounds.get(("change", s.out))
-        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
+        return self.algebra.zeros(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         if statement.out not in self._alike or x is not None:

@@ -38,7 +38,7 @@ Addend = tuple[int | None, frozenset[str], Any]
 
 def vanishes(factors: Factors) -> bool:
     """The gradient of a use is exactly zero."""
-    return any(s.zero for s in factors)
+    return any(s.is_zero for s in factors)
 
 
 # signs ----------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
 
 def _largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
     """The largest of some terms of a sum, each with its size and what makes entries of it zero."""
-    values = [None if size is None else tr.algebra.value(size) for size, _, _ in terms]
+    values = [None if size is None else tr.algebra.exponent(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)
     largest = [x for x, value in zip(terms, values, strict=True) if value == top]
     if all(zeros for _, zeros, _ in largest):
@@ -150,11 +150,19 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
     be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
-    if size is None or full is None or (s.terms, s.tail, s.flat) == (whole.terms, whole.tail, whole.flat):
+    if (
+        size is None
+        or full is None
+        or (s.terms, s.tail_bound, s.constant_along) == (whole.terms, whole.tail_bound, whole.constant_along)
+    ):
         return s
-    if tr.algebra.value(size) != tr.algebra.value(full):
-        s, size = tr.algebra.scaled(s, Scalar("its size", full - size, tr.algebra.certified(whole))), full
-    return s.but(tail=size, leaf=None, flat=frozenset(), centred={}) if tr.optimizer.of(role).memory and t else s
+    if tr.algebra.exponent(size) != tr.algebra.exponent(full):
+        s, size = tr.algebra.scale_by(s, Scalar("its size", full - size, tr.algebra.is_certified(whole))), full
+    return (
+        s.replace(tail_bound=size, leaf_indices=None, constant_along=frozenset(), without_centred={})
+        if tr.optimizer.of(role).memory and t
+        else s
+    )
 
 
 def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
@@ -162,7 +170,7 @@ def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     entries = [tr.products.entry(role, factors) for factors in gradients]
     if not all(x.certain for x in entries):
         raise Exhausted
-    sizes = [tr.algebra.value(x.packed or 0) for x in entries]
+    sizes = [tr.algebra.exponent(x.packed or 0) for x in entries]
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     first, second = (sizes[k] for k in order[:2])
     if first == second:
@@ -189,7 +197,7 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     if isinstance(s, Sum):
         return _direction(tr, s.out, t)
     if isinstance(s, Function):
-        passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).zero
+        passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).is_zero
         return _direction(tr, s.out, t) if passes else tr.gradient(signal, t)
     others = [x for j, x in enumerate(s.factors) if j != k]
     above = tr.network.signals[s.out]
@@ -207,9 +215,9 @@ def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
+        return tr.algebra.rename_indices(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
+        return tr.algebra.rename_indices(mean(tr, s), tr.network.signals[factor.name], factor.letters)
     return tr.at(factor, "value", t)
 
 
@@ -219,12 +227,12 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
     Law: the square of a sign is 1, so what a function makes of it has no product of two of its parts: where there are
     functions, only one part is known, and the others are upper bounds.
     """
-    s = s.but(signed=True)
+    s = s.replace(may_be_signs=True)
     if not s.letters or not tr.network.live or len(s.terms) < 2:
         return s
     tr.note(SQUARED)
-    first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
-    return mark_doubtful(tr.algebra, s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
+    first = next(iter(tr.algebra.find_leading(s)), None)  # none, where only the size of the whole is known
+    return mark_doubtful(tr.algebra, s, s.replace(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
 def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
@@ -244,7 +252,7 @@ def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: in
     less = Scalar("what the step divides by over epsilon", share)
     if sum(x is not y for x, y in zip(factors, bent, strict=True)) > 1:
         return [((), factors), ((less,), bent)]
-    both = ((x, y if x is y else tr.algebra.scaled(y, less)) for x, y in zip(factors, bent, strict=True))
+    both = ((x, y if x is y else tr.algebra.scale_by(y, less)) for x, y in zip(factors, bent, strict=True))
     return [((), tuple(x if x is y else tr.algebra.add([x, y]) for x, y in both))]
 
 
@@ -254,14 +262,14 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     Law: F(u v + x y + ...) with F odd and generic has every product of an odd number of uses, entry by entry. Where
     sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
     """
-    letters = tr.algebra.live(tr.network.tensors[role].letters)
+    letters = tr.algebra.drop_fixed(tr.network.tensors[role].letters)
     there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
     sizes = [x.packed for x in (tr.products.entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
-        return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
-    size = max(sizes, key=tr.algebra.value)
+        return [((), tuple(Signal(s.letters, {}, tr.algebra.upper_bound(s)) for s in x)) for x in there]
+    size = max(sizes, key=tr.algebra.exponent)
     blocks: list[set[str]] = []  # of letters that some use has in one factor
     for found in (set(s.letters) for x in there for s in x if s.letters):
         joined = [x for x in blocks if x & found]
@@ -298,21 +306,27 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     products of as many signals, which have two terms at least. Of what is not symmetric they have a mean, which every
     sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
-    whole = tr.algebra.uncentred(s)
+    whole = tr.algebra.forget_centred(s)
     size, most = tr.algebra.rms(s), odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
-    few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
+    few = whole if most > 1 else tr.algebra.keep_largest(whole, SKEWED)
     if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
         most = max(most, _skew(tr, few))
     if size is None or most < 3:
         return whole
-    if few is not whole and few.tail is not None and tr.algebra.value(few.tail) >= tr.algebra.value(size):
-        return whole.but(tail=few.tail, loss=few.loss)
+    if (
+        few is not whole
+        and few.tail_bound is not None
+        and tr.algebra.exponent(few.tail_bound) >= tr.algebra.exponent(size)
+    ):
+        return whole.replace(tail_bound=few.tail_bound, doubt_bound=few.doubt_bound)
     parts, power = [whole], few
     for _ in range(3, most + 1, 2):
         power = tr.algebra.contract(tr.algebra.contract(few, power, s.letters), few, s.letters)
-        power = tr.algebra.scaled(power, Scalar("1/a square", -2 * size))
-        tail, loss = (None if x is None else min(x, size, key=tr.algebra.value) for x in (power.tail, power.loss))
-        power = power.but(tail=tail, loss=loss)
+        power = tr.algebra.scale_by(power, Scalar("1/a square", -2 * size))
+        tail, loss = (
+            None if x is None else min(x, size, key=tr.algebra.exponent) for x in (power.tail_bound, power.doubt_bound)
+        )
+        power = power.replace(tail_bound=tail, doubt_bound=loss)
         parts.append(power)
     return tr.algebra.add(parts)
 
@@ -327,9 +341,9 @@ def _skew(tr: TrainingRun, s: Signal) -> int:
         names = [name for name, _ in tr.algebra.kernel(k).leaves if not name.startswith(INDICATOR)]
         bits = [1 << places.setdefault(name, len(places)) for name in names]
         parity[k] = reduce(xor, bits) if bits else None
-    exponents = {k: tr.algebra.value(e + tr.algebra.weight(k)) for k, e in s.terms.items()}
+    exponents = {k: tr.algebra.exponent(e + tr.algebra.weight(k)) for k, e in s.terms.items()}
     largest = {parity[k] for k, e in exponents.items() if e == max(exponents.values())}
-    if None in largest and (0 in largest or s.signed):
+    if None in largest and (0 in largest or s.may_be_signs):
         return 0
     products = {x for x in parity.values() if x is not None}
     if not _spans_one([2 * x + 1 for x in products]):
@@ -362,18 +376,18 @@ def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
     more than an upper bound is known.
     """
     varying = {k: e for k, e in s.terms.items() if _varies(tr, s, k)}
-    if varying and varying.keys().isdisjoint(tr.algebra.leading(s)):
-        return mark_doubtful(tr.algebra, s, s.but(terms=varying))
+    if varying and varying.keys().isdisjoint(tr.algebra.find_leading(s)):
+        return mark_doubtful(tr.algebra, s, s.replace(terms=varying))
     size = tr.algebra.rms(s)
-    if not tr.network.norms or size is None or not s.letters or s.flat.issuperset(s.letters):
+    if not tr.network.norms or size is None or not s.letters or s.constant_along.issuperset(s.letters):
         return s
-    part = tr.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)
+    part = tr.algebra.tensor(f"sign({name})", s.letters, size).replace(depends_on=s.depends_on)
     return tr.named(tr.algebra.add([s, part]), whole.name)
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
     """Tests whether a kernel of a signal differs along its indices."""
-    return any(tr.algebra.kernel(k).along(at) for at in range(len(s.letters)))
+    return any(tr.algebra.kernel(k).leaves_along(at) for at in range(len(s.letters)))
 
 
 # singular directions --------------------------------------------------------------------------------------------
@@ -420,7 +434,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     largest = max(sizes.values())
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
-        if tr.algebra.value(largest) != tr.algebra.value(whole) and not tr.optimizer.of(role).memory:
+        if tr.algebra.exponent(largest) != tr.algebra.exponent(whole) and not tr.optimizer.of(role).memory:
             raise BeyondPowerCounting(
                 f"{symbol} is used {len(there)} times with gradients of sizes that differ: Newton-Schulz steps bring "
                 "the smaller one to the larger up to some size, and not in the limit"
@@ -442,8 +456,8 @@ def _one_direction(tr: TrainingRun, s: Signal) -> bool:
 
     Law: it differs between tokens by tensors that act on an index of fixed length alone, as on the data.
     """
-    leading = tr.algebra.leading(s)
-    if not s.letters or len(leading) != 1 or (len(s.terms) == 1 and s.tail is None):
+    leading = tr.algebra.find_leading(s)
+    if not s.letters or len(leading) != 1 or (len(s.terms) == 1 and s.tail_bound is None):
         return False
     tensors = {x.symbol: x.letters for x in tr.network.tensors.values()}
     leaves = [name for name, _ in tr.algebra.kernel(leading[0]).leaves]
@@ -461,7 +475,7 @@ def turned(tr: TrainingRun, factors: Factors) -> Factors:
     tr.note(RAISED)
     tails = (tr.algebra.rms(s) if any(map(tr.grows, s.letters)) else None for s in factors)
     return tuple(
-        s if x is None else s.but(tail=x, leaf=None, flat=frozenset(), centred={})
+        s if x is None else s.replace(tail_bound=x, leaf_indices=None, constant_along=frozenset(), without_centred={})
         for s, x in zip(factors, tails, strict=True)
     )
 
@@ -473,8 +487,8 @@ def _shares(a: Factors, b: Factors) -> bool:
 
 def _root(s: Signal) -> Signal:
     """A signal before its letters were renamed."""
-    while s.made is not None and s.made.rule == "relabelled":
-        (s,) = s.made.parts
+    while s.origin is not None and s.origin.rule == "relabelled":
+        (s,) = s.origin.operands
     return s
 
 
@@ -487,14 +501,14 @@ def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
         if x.letters != y.letters:
             return False
         kept = "".join(c for c in x.letters if c in copies)
-        inner = tr.algebra.bound(tr.algebra.contract(x, y, kept))
+        inner = tr.algebra.upper_bound(tr.algebra.contract(x, y, kept))
         sizes = tr.algebra.rms(x), tr.algebra.rms(y)
         if inner is None:
             continue
-        if None in sizes or not (tr.algebra.certified(x) and tr.algebra.certified(y)):
+        if None in sizes or not (tr.algebra.is_certified(x) and tr.algebra.is_certified(y)):
             raise Exhausted
-        entries = tr.algebra.scale(_entries(tr, "".join(c for c in x.letters if c not in kept)))
-        if tr.algebra.value(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
+        entries = tr.algebra.pack_powers(_entries(tr, "".join(c for c in x.letters if c not in kept)))
+        if tr.algebra.exponent(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
             return False
     return True
 

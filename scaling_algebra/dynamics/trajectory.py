@@ -40,7 +40,7 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            return self.algebra.given(signal, self.network.signals[signal])  # the input, or a constant
+            return self.algebra.make_fixed_numbers(signal, self.network.signals[signal])  # the input, or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
@@ -48,7 +48,7 @@ class Trajectory(TrainingRun):
     def change(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
-            return self.algebra.nothing(self.network.signals[signal])
+            return self.algebra.zeros(self.network.signals[signal])
         key = ("change", signal, t)
         return self.kept(key, f"{signal}.change@{t}", lambda: self.moved(statement, t))
 
@@ -64,11 +64,11 @@ class Trajectory(TrainingRun):
         for step in self.steps.of(statement.tensor.name, t):
             alone = replace(step, gradient=self.steps.through(signal, step.step, via))
             parts.append(self.products.applied([(statement.tensor, alone)], [], [x], letters))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
+        return self.algebra.add(parts) if parts else self.algebra.zeros(letters)
 
     def spread(self, function: Function, t: int) -> Signal:
         function = self.own(function)
-        return self.algebra.centred(self.at(function.inputs[0], "value", t), function.over)
+        return self.algebra.subtract_mean(self.at(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -77,9 +77,9 @@ class Trajectory(TrainingRun):
             Exhausted: that size is not certified.
         """
         whole = self.value(source, t)
-        if not self.algebra.certified(whole):
+        if not self.algebra.is_certified(whole):
             raise Exhausted
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
+        return self.algebra.scale_by(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         return over(self, function, signal, t)
@@ -115,15 +115,15 @@ class Trajectory(TrainingRun):
         for k in range(max(t, HORIZON) + 1):
             size = self.context.certified(f"{gradient_name(self.network, signal)}.by-{self.network.output}", k)
             whole = main.gradient(signal, k) if size is None else None
-            if whole is not None and not whole.zero:
+            if whole is not None and not whole.is_zero:
                 size = self.algebra.rms(whole)
-                if size is None or not self.algebra.certified(whole):
+                if size is None or not self.algebra.is_certified(whole):
                     raise Exhausted
             sizes += [] if size is None else [size]
         if not sizes:
-            return self.algebra.nothing(self.network.signals[signal])
-        size = max(sizes, key=self.algebra.value)
-        return self.algebra.scaled(self.by(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
+            return self.algebra.zeros(self.network.signals[signal])
+        size = max(sizes, key=self.algebra.exponent)
+        return self.algebra.scale_by(self.by(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def decaying(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""
@@ -157,14 +157,14 @@ class Trajectory(TrainingRun):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.algebra.relabelled(passed, s.inputs[k].letters, letters)
+            path = self.algebra.rename_indices(passed, s.inputs[k].letters, letters)
             paths.append(self.named(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
     def count(self, mask: Function, letters: str, t: int) -> Signal:
         """The count of tokens that a selection takes at every entry, less the mean: a buffer's steps follow it."""
         chosen = self.algebra.tensor(ENTRYWISE.selected(self, mask, t), letters, 0)
-        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.letters else chosen
+        return self.algebra.subtract_mean(chosen, mask.over) if mask.over in chosen.letters else chosen
 
 
 class _Decaying(Trajectory):

@@ -56,7 +56,7 @@ class TensorSteps:
         rule, b = self.optimizer.of(role), self.point.b[role]
         if not made or b is None or rule.relative or not rule.constrains(self.network, role):
             return made
-        live, symbol = self.algebra.live, self.network.tensors[role].symbol
+        live, symbol = self.algebra.drop_fixed, self.network.tensors[role].symbol
         one, normed = rule.matrix(self.network, role), rule.constrained_indices(self.network, role)
         if not live(normed) and live(one.rows + one.columns):
             raise BeyondPowerCounting(
@@ -65,8 +65,8 @@ class TensorSteps:
         size = self._largest([self.run.products.entry(role, x.factors, x.scalars) for x in made]).packed
         if rule.constraint == "spectral" and size is not None:
             sides = [self.network.size(side) for side in (one.rows, one.columns)]
-            size += self.algebra.scale(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
-        if size is not None and self.algebra.value(size) > self.algebra.value(self.algebra.pack(-b, {}, {})):
+            size += self.algebra.pack_powers(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
+        if size is not None and self.algebra.exponent(size) > self.algebra.exponent(self.algebra.pack(-b, {}, {})):
             raise BeyondPowerCounting(
                 f"a step of {symbol} is larger than its weights, which {rule.name} brings back to their norm: it "
                 "shrinks them by a power"
@@ -95,8 +95,8 @@ class TensorSteps:
 
     def _largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
         """Entry size of a sum, from those of its terms."""
-        packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.value)
-        if len(packed) > 1 and self.algebra.value(packed[-2]) == self.algebra.value(packed[-1]):
+        packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.exponent)
+        if len(packed) > 1 and self.algebra.exponent(packed[-2]) == self.algebra.exponent(packed[-1]):
             self.run.note("generic-constants")
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
@@ -112,7 +112,7 @@ class TensorSteps:
         """The learning rate of a tensor, and the factor of its shape."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
-            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.pack_powers(dict(shape))))
         return rates
 
     def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
@@ -135,7 +135,7 @@ class TensorSteps:
             raise Exhausted
         epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         divisor = rule.normaliser(
-            sizes, epsilon, self.algebra.scale(dict(rule.entry_count_root(self.network, role).terms))
+            sizes, epsilon, self.algebra.pack_powers(dict(rule.entry_count_root(self.network, role).terms))
         )
         certain = all(x.certain for x in read)
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
@@ -177,14 +177,14 @@ class TensorSteps:
         as much of what is not linear in its gradient."""
         run = [(k, self.scalars(role, k)) for k in range(step)]
         before = [self.divided(role, k, x) for k, x in run if x]
-        share = max([*before, self.divided(role, step, scalars)], key=self.algebra.value)
-        return share, any(self.algebra.value(x) == self.algebra.value(share) for x in before)
+        share = max([*before, self.divided(role, step, scalars)], key=self.algebra.exponent)
+        return share, any(self.algebra.exponent(x) == self.algebra.exponent(share) for x in before)
 
     def divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Packed size of a gradient over what it is divided by, which is epsilon where the gradient is smaller."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
-        return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
+        return 0 if size is None else min(0, self.algebra.pack(self.algebra.exponent(size + scalars[-1].size), {}, {}))
 
     def through(self, signal: str, step: int, via: str) -> Signal:
         """The gradient of an update that came through one statement."""
@@ -200,6 +200,6 @@ class DecayingSteps(TensorSteps):
 
     def of(self, role: str, t: int) -> list[Increment]:
         initial, stays = self.run.products.initial[role], role in self.network.frozen
-        if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
+        if not (t and self.optimizer.of(role).decoupled_decay) or initial.is_zero or stays:
             return super().of(role, t)
         return [*super().of(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

@@ -1,4 +1,4 @@
-"""Sizes of signals at every parameter point at once: maxima of linear forms in the unknown b, c and alpha.
+"""GradeSizes of signals at every parameter point at once: maxima of linear forms in the unknown b, c and alpha.
 
 A signal is split by the power of each unknown (its grade). All monomials of one grade scale alike when parameters
 change, so they can be pruned as safely as at one point; the union over grades is the complete max-plus form. If it is
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split_grade
+from scaling_algebra.counting.graded import Bounds, FormAlgebra, GradeSizes, split_grade
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
@@ -39,10 +39,7 @@ def divisor(role: str, step: int) -> str:
 
 
 def form_algebra(
-    network: Network,
-    ray: Ray,
-    growing: frozenset[str] = frozenset(),
-    most: int | None = None,
+    network: Network, ray: Ray, growing: frozenset[str] = frozenset(), most: int | None = None
 ) -> FormAlgebra:
     """Makes the algebra whose unknowns are those of a network, its divisors, and the sizes of its signals.
 
@@ -112,9 +109,9 @@ class FormTrajectory(Trajectory):
         """
         read = quantity.read(self, t)
         assert isinstance(read, Signal)
-        return self.forms.bounds(read)
+        return self.forms.bound_size(read)
 
-    def sizes(self, quantity: Quantity, t: int) -> Sizes:
+    def sizes(self, quantity: Quantity, t: int) -> GradeSizes:
         """Returns the size of a quantity by grade; for an update or a gradient of a tensor the size of an entry.
 
         Law: rms(u v) = rms(u) rms(v) if no index is summed.
@@ -124,7 +121,7 @@ class FormTrajectory(Trajectory):
         """
         role = quantity.tensor
         if not role:
-            return self.forms.sizes(quantity.read(self, t))
+            return self.forms.bound_grades(quantity.read(self, t))
         if quantity.name.startswith("g"):
             return _largest(self._outer(role, factors) for factors in self.factors(role, t))
         steps = self.steps.of(role, t)
@@ -135,14 +132,14 @@ class FormTrajectory(Trajectory):
             return self.forms.bound_by_unknown(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
-    def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
-        sizes: Sizes = {0: (0, 0)}
+    def _outer(self, role: str, factors: Sequence[Signal]) -> GradeSizes:
+        sizes: GradeSizes = {0: (0, 0)}
         for s in self.products.entries(role, factors):
-            sizes = _product(sizes, self.forms.sizes(s))
+            sizes = _product(sizes, self.forms.bound_grades(s))
         return sizes
 
 
-def _product(a: Sizes, b: Sizes) -> Sizes:
+def _product(a: GradeSizes, b: GradeSizes) -> GradeSizes:
     return _largest(
         {g + h: (None if low_a is None or low_b is None else low_a + low_b, high_a + high_b)}
         for g, (low_a, high_a) in a.items()
@@ -150,13 +147,13 @@ def _product(a: Sizes, b: Sizes) -> Sizes:
     )
 
 
-def _times(sizes: Sizes, packed: int) -> Sizes:
+def _times(sizes: GradeSizes, packed: int) -> GradeSizes:
     grade, inner = split_grade(packed)
     return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
 
 
-def _largest(several: Iterable[Sizes]) -> Sizes:
-    largest: Sizes = {}
+def _largest(several: Iterable[GradeSizes]) -> GradeSizes:
+    largest: GradeSizes = {}
     for sizes in several:
         for g, (low, high) in sizes.items():
             least, most = largest.get(g, (None, high))
