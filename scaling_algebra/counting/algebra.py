@@ -18,46 +18,46 @@ from .sizes import SignalSizes
 class Algebra(SignalSizes):
     """Creates, adds and multiplies signals on one ray. ``KernelStore`` describes the arguments."""
 
-    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+    def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         """Creates the signal of an initial Gaussian tensor.
 
         Args:
             name: name of the tensor.
-            letters: its indices.
+            indices: its indices.
             exponent: packed std of its entries.
-            indices: the indices along which it varies; by default all. A tensor that all experts share is constant
+            along: the indices along which it varies; by default all. A tensor that all experts share is constant
                 along the expert index.
         """
-        live = self.drop_fixed(letters)
-        varying = self.drop_fixed(letters if indices is None else indices)
-        kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
+        live = self.drop_fixed(indices)
+        varying = self.drop_fixed(indices if along is None else along)
+        kernel = leaf_kernel(name, [self.indices[x] for x in live], [live.index(x) for x in varying])
         depends_on = None if name.startswith(INDICATOR) else self.tensor_bit(name)
         s = Signal(live, {self.intern(kernel): exponent}, None, varying, "", Provenance("tensor"))
         return s.replace(constant_along=frozenset(live) - frozenset(varying), depends_on=depends_on)
 
-    def constant(self, letters: str, exponent: int = 0) -> Signal:
+    def constant(self, indices: str, exponent: int = 0) -> Signal:
         """Creates a deterministic signal all of whose entries equal n to the packed exponent ``exponent``."""
-        live = self.drop_fixed(letters)
-        kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
+        live = self.drop_fixed(indices)
+        kernel = Kernel(tuple(self.indices[x] for x in live), tuple(range(len(live))), ())
         s = Signal(live, {self.intern(kernel): exponent}, origin=Provenance("constant"), depends_on=0)
         return s.replace(constant_along=frozenset(live))
 
-    def make_bounded(self, letters: str, size: int = 0) -> Signal:
+    def make_bounded(self, indices: str, size: int = 0) -> Signal:
         """Creates a signal of which only a packed upper bound ``size`` on its root-mean-square is known."""
-        return Signal(self.drop_fixed(letters), {}, size, origin=Provenance("constant"))
+        return Signal(self.drop_fixed(indices), {}, size, origin=Provenance("constant"))
 
-    def make_fixed_numbers(self, name: str, letters: str) -> Signal:
+    def make_fixed_numbers(self, name: str, indices: str) -> Signal:
         """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, different along each
         index."""
-        live = self.drop_fixed(letters)
+        live = self.drop_fixed(indices)
         if not live:
             return self.constant(live)
-        kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
+        kernel = leaf_kernel(f"{CONSTANT}{name})", [self.indices[x] for x in live], range(len(live)))
         return Signal(live, {self.intern(kernel): 0}, origin=Provenance("tensor"), depends_on=0)
 
-    def zeros(self, letters: str) -> Signal:
+    def zeros(self, indices: str) -> Signal:
         """Creates a signal that is exactly zero."""
-        return Signal(self.drop_fixed(letters), {})
+        return Signal(self.drop_fixed(indices), {})
 
     def scale_by(self, s: Signal, *scalars: Scalar) -> Signal:
         """Multiplies a signal by deterministic factors."""
@@ -70,7 +70,7 @@ class Algebra(SignalSizes):
         s = s.derive("scaled", *scalars, terms=terms, tail_bound=tail_bound, doubt_bound=doubt_bound)
         return s.replace(lower_bound=lower_bound, name="", certified_divisors=certified, without_centred=rest)
 
-    def subtract_mean(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+    def subtract_mean(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         """Subtracts the mean over an index: ``s[a, i] - mean_i s[a, i]``.
 
         Monomials that are constant along the index cancel exactly, all others keep their size.
@@ -81,51 +81,51 @@ class Algebra(SignalSizes):
 
         Args:
             s: the signal.
-            letter: the index.
+            index: the index.
             ignoring: name of a tensor that counts as constant along the index (a selection, inside its own support).
 
         Raises:
             ValueError: the signal does not have the index, or means along its axis are not declared.
         """
-        if letter not in s.letters:
+        if index not in s.indices:
             raise ValueError(
-                f"cannot subtract a mean over {letter!r}: the signal has the indices {s.letters!r}; track it"
+                f"cannot subtract a mean over {index!r}: the signal has the indices {s.indices!r}; track it"
             )
-        if parent_axis(self.letters[letter]) not in self.centred_axes:
+        if parent_axis(self.indices[index]) not in self.centred_axes:
             raise ValueError(
-                f"cannot subtract a mean over {letter!r}: declare its axis {self.letters[letter]} as centred"
+                f"cannot subtract a mean over {index!r}: declare its axis {self.indices[index]} as centred"
             )
-        if letter in s.constant_along:
-            return Signal(s.letters, {})
-        at = s.letters.index(letter)
+        if index in s.constant_along:
+            return Signal(s.indices, {})
+        at = s.indices.index(index)
         keep = {k: e for k, e in s.terms.items() if _varies_along(self.kernels[k], at, ignoring)}
         if s.may_be_signs:
             squares = [k for k in keep if _has_square(self.kernels[k], at)]
             keep |= {self.mark_doubt(k): keep.pop(k) - self.doubt_offset for k in squares}
-        rest = {x: Algebra.subtract_mean(self, part, letter, ignoring) for x, part in s.without_centred.items()}
-        rest |= {} if ignoring else {letter: Signal(s.letters, {})}
+        rest = {x: Algebra.subtract_mean(self, part, index, ignoring) for x, part in s.without_centred.items()}
+        rest |= {} if ignoring else {index: Signal(s.indices, {})}
         return s.replace(lower_bound=None).derive("centred", terms=keep, name="", without_centred=rest)
 
-    def restrict_index(self, s: Signal, letter: str, to: str) -> Signal:
+    def restrict_index(self, s: Signal, index: str, to: str) -> Signal:
         """Keeps a subset of the entries along an index, chosen independently of the signal.
 
         Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
 
         Args:
             s: the signal.
-            letter: the index.
+            index: the index.
             to: name of the index in the result; its axis is that of the subset, such as K of M experts.
         """
-        if letter not in s.letters:
+        if index not in s.indices:
             return s
-        at, terms = s.letters.index(letter), dict[int, int]()
+        at, terms = s.indices.index(index), dict[int, int]()
         for k, e in s.terms.items():
             moved = self.replace_axis(k, at, to)
             terms[moved] = max(e, terms.get(moved, e))
-        letters, constant = s.letters.replace(letter, to), {to if x == letter else x for x in s.constant_along}
-        kept = {x: part for x, part in s.without_centred.items() if x != letter}
-        rest = {x: Algebra.restrict_index(self, part, letter, to) for x, part in kept.items()}
-        s = s.derive("restricted", letters=letters, terms=terms)
+        indices, constant = s.indices.replace(index, to), {to if x == index else x for x in s.constant_along}
+        kept = {x: part for x, part in s.without_centred.items() if x != index}
+        rest = {x: Algebra.restrict_index(self, part, index, to) for x, part in kept.items()}
+        s = s.derive("restricted", indices=indices, terms=terms)
         return s.replace(constant_along=frozenset(constant), without_centred=rest)
 
     def rename_indices(self, s: Signal, old: str, new: str) -> Signal:
@@ -142,12 +142,12 @@ class Algebra(SignalSizes):
         for x, y in to.items():
             if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
                 raise ValueError(f"cannot rename the index {x!r} to {y!r}: their axes differ, or {x!r} has none")
-        if set(s.letters) - set(old):
-            raise ValueError(f"cannot rename only the indices {old!r} of a signal with the indices {s.letters!r}")
+        if set(s.indices) - set(old):
+            raise ValueError(f"cannot rename only the indices {old!r} of a signal with the indices {s.indices!r}")
         leaf_indices = None if s.leaf_indices is None else "".join(to[x] for x in s.leaf_indices)
         rest = {to[x]: Algebra.rename_indices(self, part, old, new) for x, part in s.without_centred.items()}
-        letters = "".join(to[x] for x in s.letters)
-        s = s.derive("relabelled", letters=letters, leaf_indices=leaf_indices, without_centred=rest)
+        indices = "".join(to[x] for x in s.indices)
+        s = s.derive("relabelled", indices=indices, leaf_indices=leaf_indices, without_centred=rest)
         return s.replace(constant_along=frozenset(to[x] for x in s.constant_along))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
@@ -168,7 +168,7 @@ class Algebra(SignalSizes):
                     terms[k] = e
                 elif self.exponent(terms[k]) == self.exponent(e):
                     twice.add(k)
-        whole = Signal(nonzero[0].letters, terms, tail_bound, origin=Provenance("sum", tuple(nonzero)))
+        whole = Signal(nonzero[0].indices, terms, tail_bound, origin=Provenance("sum", tuple(nonzero)))
         whole.lower_bound = max((s.lower_bound for s in nonzero if s.lower_bound is not None), default=None)
         whole.doubt_bound = max((s.doubt_bound for s in nonzero if s.doubt_bound is not None), default=None)
         if twice and not twice.isdisjoint(self.find_leading(whole)):
@@ -214,9 +214,9 @@ class Algebra(SignalSizes):
         if a.is_zero or b.is_zero:
             return Signal(out, {})
         centred = a.without_centred or b.without_centred
-        for x in sorted({*a.letters, *b.letters} - set(out)) if centred else "":
+        for x in sorted({*a.indices, *b.indices} - set(out)) if centred else "":
             # terms that sum to zero contribute only if the other factor varies along the index
-            if x not in b.letters or x not in a.letters:
+            if x not in b.indices or x not in a.indices:
                 a, b = a.without_centred.get(x, a), b.without_centred.get(x, b)
             elif x in a.without_centred and x not in (b.leaf_indices or ""):  # a tensor varies, and its norm is known
                 return self._contract_centred(a, b, x, out, tag)
@@ -231,7 +231,7 @@ class Algebra(SignalSizes):
                 raise
             product = multiply_signals(self, a, b, out, tag, -self.slack_step)
         for one, other in ((a, b), (b, a)) if centred else ():
-            kept = set(out) - (set(other.letters) - other.constant_along)
+            kept = set(out) - (set(other.indices) - other.constant_along)
             for x, rest in one.without_centred.items():
                 if x in kept:
                     part = Algebra.contract(self, rest, other, out, tag)
@@ -286,12 +286,12 @@ class Algebra(SignalSizes):
     def _align_indices(self, signals: Iterable[Signal]) -> list[Signal]:
         """Returns the signals, each with its indices in the order of the first signal."""
         parts = list(signals)
-        letters = parts[0].letters
+        indices = parts[0].indices
         for k, s in enumerate(parts):
-            if s.letters != letters:
-                if set(s.letters) != set(letters):
-                    raise ValueError(f"cannot add signals with the indices {letters!r} and {s.letters!r}")
-                parts[k] = self.contract(s, self.constant(""), letters).replace(name=s.name)
+            if s.indices != indices:
+                if set(s.indices) != set(indices):
+                    raise ValueError(f"cannot add signals with the indices {indices!r} and {s.indices!r}")
+                parts[k] = self.contract(s, self.constant(""), indices).replace(name=s.name)
         return parts
 
     def is_deterministic(self, s: Signal) -> bool:
@@ -301,8 +301,8 @@ class Algebra(SignalSizes):
 
 def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
     """Returns the indices of the factors i and j that the result or another factor has; the others can be summed."""
-    rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
-    return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
+    rest = set(out).union(*(s.indices for k, s in enumerate(pool) if k not in (i, j)))
+    return "".join(x for x in dict.fromkeys(pool[i].indices + pool[j].indices) if x in rest)
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
@@ -312,7 +312,7 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
         A rank, 0 to 5 (the comment in the code explains them), and the exponent of the result's number of entries.
     """
     a, b = (pool[k] for k in pair)
-    shared, kept = set(a.letters) & set(b.letters), _remaining_indices(pool, *pair, out)
+    shared, kept = set(a.indices) & set(b.indices), _remaining_indices(pool, *pair, out)
     constants = sum(map(algebra.is_deterministic, (a, b)))
     leaves = [s.leaf_indices for s in (a, b) if s.leaf_indices is not None]
     acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
@@ -321,7 +321,7 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
     if rank == 3 and (not shared or len(leaves) == 2):
         rank = 4 if shared else 5
     if kept not in algebra.dimensions:
-        algebra.dimensions[kept] = sum((algebra.rate(algebra.letters[x]) for x in kept), Fraction(0))
+        algebra.dimensions[kept] = sum((algebra.rate(algebra.indices[x]) for x in kept), Fraction(0))
     return rank, algebra.dimensions[kept]
 
 

@@ -34,7 +34,7 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
         Exhausted: the product exceeds the budget.
     """
     algebra.meter.add(PRODUCT_WORK)
-    contraction_id, contraction, cost = algebra.plan_contraction(a.letters, b.letters, out)
+    contraction_id, contraction, cost = algebra.plan_contraction(a.indices, b.indices, out)
     extra = bound_product(algebra, a, b, out)
     weights = algebra.weights
     left, right = algebra.rank_kernels(a), algebra.rank_kernels(b)
@@ -117,8 +117,8 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
     """
     assert s.origin is not None and s.origin.rule == "product"
     a, b = s.origin.operands
-    contraction_id, contraction, cost = algebra.plan_contraction(a.letters, b.letters, s.letters)
-    extra, size = bound_product(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
+    contraction_id, contraction, cost = algebra.plan_contraction(a.indices, b.indices, s.indices)
+    extra, size = bound_product(algebra, a, b, s.indices), s.terms[k] + algebra.weights[k]
     for ra, ka, ea in algebra.rank_kernels(a):
         for rb, kb, eb in algebra.rank_kernels(b):
             if ra + rb + extra < size:
@@ -155,11 +155,11 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     are. So if the factors share and keep several indices of one axis, each but the first costs half its dimension. If a
     factor is an initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
-    sums = sum(2 * algebra.half_weights[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+    sums = sum(2 * algebra.half_weights[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
-    for x in a.letters:
-        if x in b.letters and x in out and x not in a.constant_along | b.constant_along:
-            shared.setdefault(parent_axis(algebra.letters[x]), []).append(algebra.half_weights[algebra.letters[x]])
+    for x in a.indices:
+        if x in b.indices and x in out and x not in a.constant_along | b.constant_along:
+            shared.setdefault(parent_axis(algebra.indices[x]), []).append(algebra.half_weights[algebra.indices[x]])
     meet = sum(sum(halves) - min(halves) for halves in shared.values())
     costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
     if a.depends_on is not None and b.depends_on is not None and not a.depends_on & b.depends_on:
@@ -178,10 +178,10 @@ def _bound_saving(algebra: SignalSizes, a: Signal, out: str) -> int | None:
     """
     if a.tail_bound is not None:
         return None
-    summed = [x for x in a.letters if x not in out]
-    if not all(algebra.kernels[k].leaves_along(a.letters.index(x)) for k in a.terms for x in summed):
+    summed = [x for x in a.indices if x not in out]
+    if not all(algebra.kernels[k].leaves_along(a.indices.index(x)) for k in a.terms for x in summed):
         return None
-    return sum(algebra.half_weights[algebra.letters[x]] for x in summed)
+    return sum(algebra.half_weights[algebra.indices[x]] for x in summed)
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
@@ -192,9 +192,9 @@ def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int
     """
     if a.leaf_indices is None:
         return None
-    varying = set(b.letters) - b.constant_along
-    rows = sum(algebra.half_weights[algebra.letters[x]] for x in a.leaf_indices if x in out and x not in varying)
-    cols = sum(algebra.half_weights[algebra.letters[x]] for x in a.leaf_indices if x not in out)
-    others = {*a.letters, *b.letters} - {*a.leaf_indices, *out}
-    lost = sum(2 * algebra.half_weights[algebra.letters[x]] for x in others)
+    varying = set(b.indices) - b.constant_along
+    rows = sum(algebra.half_weights[algebra.indices[x]] for x in a.leaf_indices if x in out and x not in varying)
+    cols = sum(algebra.half_weights[algebra.indices[x]] for x in a.leaf_indices if x not in out)
+    others = {*a.indices, *b.indices} - {*a.leaf_indices, *out}
+    lost = sum(2 * algebra.half_weights[algebra.indices[x]] for x in others)
     return max(rows, cols) + cols - rows + lost

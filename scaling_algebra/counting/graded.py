@@ -54,8 +54,8 @@ class GradedSignal(Signal):
 
     __slots__ = ("by_grade",)
 
-    def __init__(self, letters: str, by_grade: dict[int, Signal], leaf_indices: str | None = None) -> None:
-        super().__init__(letters, {}, leaf_indices=leaf_indices)
+    def __init__(self, indices: str, by_grade: dict[int, Signal], leaf_indices: str | None = None) -> None:
+        super().__init__(indices, {}, leaf_indices=leaf_indices)
         self.by_grade = by_grade
 
     @property
@@ -63,7 +63,7 @@ class GradedSignal(Signal):
         return all(s.is_zero for s in self.by_grade.values())
 
     def copy(self) -> Signal:
-        copy = GradedSignal(self.letters, self.by_grade, self.leaf_indices)
+        copy = GradedSignal(self.indices, self.by_grade, self.leaf_indices)
         copy.name = self.name
         return copy
 
@@ -73,7 +73,7 @@ class FormAlgebra(Algebra):
 
     Args:
         ray: rate of each axis.
-        letters: axis of each index.
+        indices: axis of each index.
         names: names of the unknowns; a factor n^-x of an unknown x counts once.
         tracked: as for ``KernelStore``.
         max_grades: maximum number of grades of a product; None for no limit.
@@ -83,61 +83,61 @@ class FormAlgebra(Algebra):
     def __init__(
         self,
         ray: Ray,
-        letters: Mapping[str, str],
+        indices: Mapping[str, str],
         names: Sequence[str],
         tracked: str = "",
         max_grades: int | None = None,
         centred_axes: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(ray, letters, (), _GAP, tracked, centred_axes)
+        super().__init__(ray, indices, (), _GAP, tracked, centred_axes)
         self.unknown_names, self.max_grades = tuple(names), max_grades
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
         inner = super().pack(value, axes, {})
         return inner + _INNER * sum(-n << _FIELD * self.unknown_names.index(name) for name, n in unknowns.items())
 
-    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+    def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         grade, inner = split_grade(exponent)
-        s = super().tensor(name, letters, inner, indices)
-        return GradedSignal(s.letters, {grade: s}, s.leaf_indices)
+        s = super().tensor(name, indices, inner, along)
+        return GradedSignal(s.indices, {grade: s}, s.leaf_indices)
 
-    def constant(self, letters: str, exponent: int = 0) -> Signal:
+    def constant(self, indices: str, exponent: int = 0) -> Signal:
         grade, inner = split_grade(exponent)
-        s = super().constant(letters, inner)
-        return GradedSignal(s.letters, {grade: s})
+        s = super().constant(indices, inner)
+        return GradedSignal(s.indices, {grade: s})
 
-    def bound_by_unknown(self, letters: str, unknown: str) -> Signal:
+    def bound_by_unknown(self, indices: str, unknown: str) -> Signal:
         """Returns a signal of which only an upper bound is known: the size n^-unknown."""
         grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
-        live = self.drop_fixed(letters)
+        live = self.drop_fixed(indices)
         return GradedSignal(live, {grade: Signal(live, {}, tail_bound=inner)})
 
-    def zeros(self, letters: str) -> Signal:
-        return GradedSignal(self.drop_fixed(letters), {})
+    def zeros(self, indices: str) -> Signal:
+        return GradedSignal(self.drop_fixed(indices), {})
 
-    def make_fixed_numbers(self, name: str, letters: str) -> Signal:
-        s = super().make_fixed_numbers(name, letters)
-        return s if isinstance(s, GradedSignal) else GradedSignal(s.letters, {0: s})
+    def make_fixed_numbers(self, name: str, indices: str) -> Signal:
+        s = super().make_fixed_numbers(name, indices)
+        return s if isinstance(s, GradedSignal) else GradedSignal(s.indices, {0: s})
 
-    def subtract_mean(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+    def subtract_mean(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         if not isinstance(s, GradedSignal):  # inside a product, one grade at a time
-            return Algebra.subtract_mean(self, s, letter, ignoring)
-        varying = {g: x for g, x in s.by_grade.items() if letter not in x.constant_along}
-        parts = {g: Algebra.subtract_mean(self, x, letter, ignoring) for g, x in varying.items()}
-        return GradedSignal(s.letters, parts)
+            return Algebra.subtract_mean(self, s, index, ignoring)
+        varying = {g: x for g, x in s.by_grade.items() if index not in x.constant_along}
+        parts = {g: Algebra.subtract_mean(self, x, index, ignoring) for g, x in varying.items()}
+        return GradedSignal(s.indices, parts)
 
     def forget_centred(self, s: Signal) -> Signal:
         """Keeps of the terms that remain when others sum to zero only a bound on their size (all grades must stay
         known)."""
         parts = dict[int, Signal]()
         for g, x in _get_grades(s).items():
-            bound = Signal(x.letters, {}, Algebra.upper_bound(self, x))
+            bound = Signal(x.indices, {}, Algebra.upper_bound(self, x))
             parts[g] = x.replace(without_centred=dict.fromkeys(x.without_centred, bound))
-        return GradedSignal(s.letters, parts)
+        return GradedSignal(s.indices, parts)
 
-    def restrict_index(self, s: Signal, letter: str, to: str) -> Signal:
-        parts = {g: Algebra.restrict_index(self, x, letter, to) for g, x in _get_grades(s).items()}
-        return GradedSignal(s.letters.replace(letter, to), parts) if letter in s.letters else s
+    def restrict_index(self, s: Signal, index: str, to: str) -> Signal:
+        parts = {g: Algebra.restrict_index(self, x, index, to) for g, x in _get_grades(s).items()}
+        return GradedSignal(s.indices.replace(index, to), parts) if index in s.indices else s
 
     def scale_by(self, s: Signal, *scalars: Scalar) -> Signal:
         """Multiplies a signal by deterministic factors.
@@ -149,7 +149,7 @@ class FormAlgebra(Algebra):
             raise Exhausted
         grade, inner = split_grade(sum(x.size for x in scalars))
         parts = {g + grade: Algebra.scale_by(self, x, Scalar("", inner)) for g, x in _get_grades(s).items()}
-        return GradedSignal(s.letters, parts)
+        return GradedSignal(s.indices, parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         given = self._align_indices(signals)
@@ -157,14 +157,14 @@ class FormAlgebra(Algebra):
         for s in given:
             for g, x in _get_grades(s).items():
                 grades.setdefault(g, []).append(x)
-        return GradedSignal(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
+        return GradedSignal(given[0].indices, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def rename_indices(self, s: Signal, old: str, new: str) -> Signal:
         if old == new:
             return s
         whole = super().rename_indices(s, old, new)
         parts = {g: Algebra.rename_indices(self, x, old, new) for g, x in _get_grades(s).items()}
-        return GradedSignal(whole.letters, parts, whole.leaf_indices)
+        return GradedSignal(whole.indices, parts, whole.leaf_indices)
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         out = self.drop_fixed(out)

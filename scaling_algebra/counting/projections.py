@@ -45,7 +45,7 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
     size = algebra.upper_bound(s.replace(terms=rest))
     if size is None or not rest:
         return s
-    terms = {**plain, algebra.make_unknown_numbers(s.letters): size}
+    terms = {**plain, algebra.make_unknown_numbers(s.indices): size}
     return s.derive("doubted", terms=terms, tail_bound=None, doubt_bound=None, lower_bound=None, without_centred={})
 
 

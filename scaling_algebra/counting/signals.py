@@ -100,7 +100,7 @@ class Signal:
     ``W[a,b] x[b]`` with the packed exponent -1/2 of N.
 
     Attributes:
-        letters: the open indices, such as ``"ik"``; ``KernelStore.letters`` has their axes.
+        indices: the open indices, such as ``"ik"``; ``KernelStore.indices`` has their axes.
         terms: packed exponent of each monomial's coefficient, by monomial id. It includes the std of the leaves.
         tail_bound: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
             dropped.
@@ -122,14 +122,14 @@ class Signal:
     """
 
     __slots__ = (
-        *("certified_divisors", "constant_along", "depends_on", "doubt_bound", "leaf_indices", "letters"),
+        *("certified_divisors", "constant_along", "depends_on", "doubt_bound", "leaf_indices", "indices"),
         *("lower_bound", "may_be_nonlinear", "may_be_signs", "name", "origin", "tail_bound", "terms"),
         "without_centred",
     )
 
     def __init__(
         self,
-        letters: str,
+        indices: str,
         terms: dict[int, int],
         tail_bound: int | None = None,
         leaf_indices: str | None = None,
@@ -144,7 +144,7 @@ class Signal:
         may_be_nonlinear: bool = False,
         may_be_signs: bool = False,
     ) -> None:
-        self.letters, self.terms, self.name, self.origin = letters, terms, name, origin
+        self.indices, self.terms, self.name, self.origin = indices, terms, name, origin
         self.tail_bound, self.doubt_bound, self.lower_bound = tail_bound, doubt_bound, lower_bound
         self.leaf_indices, self.constant_along, self.depends_on = leaf_indices, constant_along, depends_on
         self.without_centred: Mapping[str, Signal] = {} if without_centred is None else without_centred
@@ -165,7 +165,7 @@ class Signal:
     def copy(self) -> Signal:
         """Returns a shallow copy."""
         other = object.__new__(Signal)  # written out, since this is called for every product
-        other.letters, other.terms, other.name, other.origin = self.letters, self.terms, self.name, self.origin
+        other.indices, other.terms, other.name, other.origin = self.indices, self.terms, self.name, self.origin
         other.tail_bound, other.doubt_bound, other.lower_bound = self.tail_bound, self.doubt_bound, self.lower_bound
         other.leaf_indices, other.constant_along = self.leaf_indices, self.constant_along
         other.depends_on, other.without_centred = self.depends_on, self.without_centred

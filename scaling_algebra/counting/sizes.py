@@ -78,7 +78,7 @@ class SignalSizes(KernelStore):
             raise Exhausted
         return False
 
-    def varies_independently(self, s: Signal, other: Signal, letter: str) -> bool:
+    def varies_independently(self, s: Signal, other: Signal, index: str) -> bool:
         """Tests whether ``s`` varies along an index with a tensor of its own.
 
         That is, whether one of its leading monomials has a leaf with this index whose tensor varies along the index in
@@ -86,7 +86,7 @@ class SignalSizes(KernelStore):
         """
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
-            return {name for k in kernels for name, _ in self.kernels[k].leaves_along(x.letters.index(letter))}
+            return {name for k in kernels for name, _ in self.kernels[k].leaves_along(x.indices.index(index))}
 
         return bool(names(s, self.find_leading(s)) - names(other, other.terms))
 
@@ -141,13 +141,13 @@ class SignalSizes(KernelStore):
         """
         assert s.origin is not None
         parts = s.origin.operands
-        varying = {x for part in parts for x in part.letters if x not in part.constant_along}
-        s.constant_along = frozenset(s.letters) - varying
+        varying = {x for part in parts for x in part.indices if x not in part.constant_along}
+        s.constant_along = frozenset(s.indices) - varying
         s.certified_divisors = all(part.certified_divisors for part in parts)
         bits = [part.depends_on for part in parts]
         s.depends_on = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
         s.may_be_signs = any(part.may_be_signs for part in parts)
-        coincide = s.origin.rule == "product" and _may_coincide(s.letters, *parts)
+        coincide = s.origin.rule == "product" and _may_coincide(s.indices, *parts)
         s.may_be_nonlinear = coincide or any(part.may_be_nonlinear for part in parts)
         return s
 
@@ -218,5 +218,5 @@ class SignalSizes(KernelStore):
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
     """Tests whether leaves of two factors may be equal at an index that both have and their product keeps."""
-    shared = any(x in a.letters and x in b.letters for x in out)
+    shared = any(x in a.indices and x in b.indices for x in out)
     return shared and (a.depends_on is None or b.depends_on is None or a.depends_on & b.depends_on != 0)

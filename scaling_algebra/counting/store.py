@@ -124,7 +124,7 @@ class KernelStore(Packing):
 
     Args:
         ray: rate of each axis.
-        letters: axis of each index, such as ``{"a": "N", "i": "M"}``.
+        indices: axis of each index, such as ``{"a": "N", "i": "M"}``.
         unknowns: names of the unknowns whose counts packed exponents store.
         gap: the gap of the budget (``Budget.gap``); ``with_budget`` returns the same algebra under another budget.
         tracked: indices to keep although their axis does not grow, because functions act along them.
@@ -136,7 +136,7 @@ class KernelStore(Packing):
         in_doubt: whether only an upper bound is known of a monomial, by id.
         has_unknown_numbers: whether a monomial is multiplied by numbers of which only the size is known, by id.
         axes: axis of each index.
-        letters: axis of each index that monomials keep.
+        indices: axis of each index that monomials keep.
         half_weights: half the packed exponent of the dimension of each axis.
         search_half_weights: the same in small integers, for the matching search.
         doubt_offset: is subtracted from the coefficient of a monomial in doubt; too small to change an exponent, so
@@ -149,7 +149,7 @@ class KernelStore(Packing):
     def __init__(
         self,
         ray: Ray,
-        letters: Mapping[str, str],
+        indices: Mapping[str, str],
         unknowns: Sequence[str],
         gap: Fraction,
         tracked: str = "",
@@ -157,9 +157,9 @@ class KernelStore(Packing):
     ) -> None:
         super().__init__(ray, unknowns)
         self.centred_axes = centred_axes
-        self.axes = dict(letters)
-        self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
-        self.half_weights = dict.fromkeys(letters.values(), 0)
+        self.axes = dict(indices)
+        self.indices = {x: axis for x, axis in indices.items() if self.rate(axis) or x in tracked}
+        self.half_weights = dict.fromkeys(indices.values(), 0)
         self.half_weights |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.stored_axes}
         self.doubt_offset = 1 << FIELD * (len(self.stored_axes) + len(self.unknowns)) + 8
         self._unit_gap = ray.largest
@@ -221,11 +221,11 @@ class KernelStore(Packing):
         """Converts a packed size to the small integers of the matching search, rounded down."""
         return (packed >> self._shift) // self._grain
 
-    def drop_fixed(self, letters: str) -> str:
+    def drop_fixed(self, indices: str) -> str:
         """Removes the indices that monomials omit: those of axes that neither grow nor are tracked."""
-        if letters not in self._live:
-            self._live[letters] = "".join(x for x in letters if x in self.letters)
-        return self._live[letters]
+        if indices not in self._live:
+            self._live[indices] = "".join(x for x in indices if x in self.indices)
+        return self._live[indices]
 
     def tensor_bit(self, name: str) -> int:
         """Returns the bit mask with the one bit that stands for an initial tensor in ``Signal.depends_on``."""
@@ -262,7 +262,7 @@ class KernelStore(Packing):
         """
         kernel = self.kernels[k]
         axes = list(kernel.class_axes)
-        axes[kernel.open_classes[at]] = self.letters[to]
+        axes[kernel.open_classes[at]] = self.indices[to]
         return self.intern(Kernel(*canonicalise(axes, kernel.open_classes, kernel.leaves)))
 
     def mark_doubt(self, k: int) -> int:
@@ -272,11 +272,11 @@ class KernelStore(Packing):
             return k
         return self.intern(kernel._replace(leaves=tuple(sorted((*kernel.leaves, DOUBT)))))
 
-    def make_unknown_numbers(self, letters: str) -> int:
+    def make_unknown_numbers(self, indices: str) -> int:
         """Returns the id of a monomial that stands for unknown numbers, one for each entry along the given indices."""
-        classes = tuple(range(len(letters)))
+        classes = tuple(range(len(indices)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", classes)))
-        return self.intern(Kernel(tuple(self.letters[x] for x in letters), classes, tuple(leaves)))
+        return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
 
     def kernel(self, k: int) -> Kernel:
         """Returns the monomial with an id."""
@@ -314,15 +314,15 @@ class KernelStore(Packing):
         number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
         if not set(out) <= set(number):
             raise ValueError(f"the product has the indices {out!r}, but its factors only {a!r} and {b!r}")
-        axes = {self.letters[x] for x in out}
+        axes = {self.indices[x] for x in out}
         if any(axis != parent_axis(axis) and parent_axis(axis) in axes for axis in axes):
             raise ValueError(
                 f"the product keeps indices of both active and all experts ({out!r}), which is not covered"
             )
-        left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
-        centred = tuple(number[x] for x in out if parent_axis(self.letters[x]) in self.centred_axes)
+        left, right, kept = (tuple(number[x] for x in indices) for indices in (a, b, out))
+        centred = tuple(number[x] for x in out if parent_axis(self.indices[x]) in self.centred_axes)
         contraction = Contraction(left, right, kept, centred)
-        cost = sum(2 * self.half_weights[self.letters[x]] for x in number if x not in out)
+        cost = sum(2 * self.half_weights[self.indices[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 
     def multiply_kernels(
