@@ -1,8 +1,8 @@
-"""Kernels (Wick monomials), and the product of two kernels, to which the half-weight rule is applied.
+"""Wick monomials (``Kernel``), and the product of two of them, to which the half-weight rule is applied.
 
-A kernel is one component of the Wiener chaos expansion of a polynomial in the Gaussian initial tensors: the leaves that
-stay unmatched, with the index classes that they touch. Matched leaves are gone, and classes that only they touched have
-been summed coherently. Read next: ``signals.py`` (maps from kernels to exponents), ``matchings.py`` (the search).
+A monomial is one component of the Wiener chaos expansion of a polynomial in the Gaussian initial tensors: the leaves
+that stay unmatched, with the index classes that they touch. Matched leaves are gone, and classes that only they touched
+have been summed coherently. Read next: ``signals.py`` (sums of monomials), ``matchings.py`` (the search).
 """
 
 from __future__ import annotations
@@ -42,18 +42,23 @@ __all__ = [
 ]
 
 KINDS = 64
-"""The kind of a component is a multiple of two to this power; the lower bits hold places of leaves, which are fewer."""
+"""Number of low bits of a component's kind that record unmatched places; interchangeable components have fewer
+leaves."""
 
 MAX_CACHED = 2**15
-"""Maximum number of kernels for which exchangeable leaves are cached."""
+"""Maximum number of monomials for which interchangeable leaves are cached."""
 
 
 class Kernel(NamedTuple):
-    """Unmatched leaves over index classes 0, 1, ... in canonical numbering, so that equal kernels are equal tuples.
+    """A Wick monomial: unmatched leaves over index classes 0, 1, ... in canonical numbering. Equal monomials are equal
+    tuples.
+
+    Example: ``h[a] = sum_b W[a,b] x[b]`` is ``Kernel(("N", "N"), (0,), (("W", (0, 1)), ("x", (1,))))``.
 
     Attributes:
-        types: axis of each class.
-        opens: class of each open index, in the order of the signal's indices; a repeated class is a Kronecker delta.
+        class_axes: axis of each class.
+        open_classes: class of each open index, in the order of the signal's indices; a repeated class is a Kronecker
+            delta.
         leaves: sorted leaves. A class that is not open is summed; every summed class is touched by a leaf.
     """
 
@@ -62,17 +67,18 @@ class Kernel(NamedTuple):
     leaves: tuple[Leaf, ...]
 
     def summed_axes(self) -> tuple[str, ...]:
-        """Returns the axes of the summed classes, each of which a leaf touches (central limit theorem: weight 1/2)."""
+        """Returns the axis of each summed class. Each of these adds weight 1/2 (central limit theorem), since a leaf
+        touches it."""
         opened = set(self.open_classes)
         return tuple(axis for c, axis in enumerate(self.class_axes) if c not in opened)
 
     def repeated_axes(self) -> tuple[str, ...]:
-        """Returns the axis of each open index that repeats an earlier one; each reduces the size by half its
-        dimension."""
+        """Returns the axis of each open index whose class repeats an earlier one (a Kronecker delta). Each has
+        weight -1/2."""
         return tuple(self.class_axes[c] for k, c in enumerate(self.open_classes) if c in self.open_classes[:k])
 
     def leaves_along(self, at: int) -> tuple[Leaf, ...]:
-        """Returns the leaves that vary along an open index, without indicators."""
+        """Returns the leaves that vary along the open index at position ``at``, without indicators."""
         return tuple(
             leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.open_classes[at] in leaf[1]
         )
@@ -80,15 +86,15 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How the open indices of two factors are connected: one integer label for each.
+    """How the open indices of two factors are connected in a product. Each index has an integer label.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
     is a matrix times a vector.
 
     Attributes:
-        left: labels of the left factor.
-        right: labels of the right factor.
-        out: labels of the result.
+        left: label of each open index of the left factor.
+        right: label of each open index of the right factor.
+        out: label of each open index of the result.
         centred: labels of ``out`` along which a mean may be subtracted later.
     """
 
@@ -114,16 +120,17 @@ their powers differ: none of c, c c and c c c is a multiple of another.
 """
 
 DOUBT: Leaf = (f"{INDICATOR}?)", ())
-"""Marks a kernel of which only an upper bound is known, because something orthogonal was subtracted from it."""
+"""A leaf that marks a monomial as in doubt: only an upper bound on it is known, because something that may cancel it
+was subtracted."""
 
 
 def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
-    """Returns the kernel of one initial tensor.
+    """Returns the monomial with one leaf.
 
     Args:
-        name: the tensor.
+        name: the initial tensor.
         axes: axis of each open index.
-        indices: positions of the open indices along which it varies; a tensor that all experts share does not vary
+        indices: positions of the open indices along which the tensor varies; one that all experts share does not vary
             along the expert index.
     """
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
@@ -131,10 +138,10 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """One cross matching of a product.
+    """One matching of the leaves in a product of two monomials.
 
     Attributes:
-        forest: for each class, the class that it was merged into.
+        roots: for each class, the class that it was merged into.
         leaves: unmatched leaves with their classes.
         pairs: matched leaves (left, right) with their classes.
     """
@@ -145,13 +152,13 @@ class Matching:
 
 
 class KernelProduct(NamedTuple):
-    """Kernels of a product.
+    """The monomials in a product of two monomials.
 
     Attributes:
-        terms: distinct pairs (kernel, axes of the sums that became coherent), in the order of the search.
-        cut: largest exponent that a matching omitted because of ``slack`` could reach, relative to the Cauchy-Schwarz
-            bound; None if nothing was omitted.
-        nodes: size of the search tree.
+        terms: distinct pairs (monomial, axes of the sums that became coherent), in the order of the search.
+        omitted_bound: largest exponent that a matching omitted because of ``slack`` could reach, relative to the
+            Cauchy-Schwarz bound; None if nothing was omitted.
+        nodes: number of search nodes.
     """
 
     terms: tuple[tuple[Kernel, tuple[str, ...]], ...]
@@ -167,22 +174,23 @@ def multiply(
     slack: int | None = None,
     limit: int | None = None,
 ) -> KernelProduct:
-    """Returns all kernels of the product ``a * b``, each with the axes of the sums that became coherent.
+    """Multiplies two Wick monomials. Returns all monomials of ``a * b``, each with the axes of the sums that became
+    coherent.
 
     Law: :A: :B: = sum over matchings of leaves of A with leaves of B of the same name; inside A and inside B, matching
     is already done. A class that no unmatched leaf touches is summed coherently (law of large numbers, weight 1) and
-    leaves the kernel. Two leaves with the same name and the same index classes are always matched, because a matching
+    leaves the monomial. Two leaves with the same name and the same index classes are always matched, because a matching
     that leaves them unmatched is never larger. The exception is an index of theirs along which a mean is subtracted:
-    A_i A_i is a constant and a fluctuation, and the fluctuation remains.
-    Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
+    A_i A_i is a constant and a fluctuation, and the fluctuation remains. Source: Wick's theorem for products of Wick
+    powers (normal-ordered polynomials).
 
     Args:
-        a: the left kernel.
-        b: the right kernel.
+        a: the left monomial.
+        b: the right monomial.
         contraction: how their open indices are connected.
-        half: half the exponent of each axis, in integer units.
-        slack: kernels whose rms is more than this below the Cauchy-Schwarz bound are omitted; None keeps all.
-        limit: maximum number of nodes of the search tree.
+        half_weights: half the exponent of each axis's dimension, in integer units.
+        slack: monomials whose size is more than this below the Cauchy-Schwarz bound are omitted; None keeps all.
+        limit: maximum number of search nodes; None for no limit.
 
     Raises:
         Exhausted: the limit is exceeded.
@@ -203,20 +211,20 @@ def find_matching(
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
-    """Finds a matching of ``a * b`` that makes a wanted kernel.
+    """Finds a matching in ``a * b`` that yields a wanted monomial.
 
-    Classes of ``b`` are numbered after those of ``a``, as in ``multiply``.
+    Classes of ``b`` are numbered after those of ``a``.
 
     Args:
-        a: the left kernel.
-        b: the right kernel.
+        a: the left monomial.
+        b: the right monomial.
         contraction: how their open indices are connected.
-        half: half the exponent of each axis, in integer units.
+        half_weights: half the exponent of each axis's dimension, in integer units.
         slack: how far below the Cauchy-Schwarz bound the search goes.
-        wanted: tests a kernel and its coherent axes.
+        wanted: tests a monomial and its coherent axes.
 
     Raises:
-        LookupError: no matching within ``slack`` makes such a kernel.
+        LookupError: no matching within ``slack`` yields such a monomial.
     """
     setup = _ProductSetup(a, b, contraction, half_weights)
     setup.search.search(setup.start, setup.cauchy_schwarz - slack, None)
@@ -224,21 +232,26 @@ def find_matching(
         if wanted(*setup.canonicalise_matching(m)):
             pairs = [(setup.leaves[x], setup.leaves[y]) for x, y in m.pairs]
             return Matching(m.roots, setup.unmatched_leaves(m), (*setup.identical_pairs, *pairs))
-    raise LookupError("no matching makes this kernel")
+    raise LookupError("no matching within the slack yields the wanted monomial")
 
 
 class _ProductSetup:
-    """A product of two kernels as a search for matchings.
+    """A product of two monomials, prepared for the search for matchings.
 
     Attributes:
-        types: axis of each class; those of the right kernel are numbered after those of the left.
-        outs: classes of the open indices.
-        top: the Cauchy-Schwarz bound: rms(a) + rms(b) + the full dimension of every summed label, without coefficients.
+        class_axes: axis of each class; those of the right monomial are numbered after those of the left one.
+        open_classes: class of each open index of the result.
+        cauchy_schwarz: the Cauchy-Schwarz bound: rms(a) + rms(b) + the full dimension of every summed label, without
+            coefficients.
         start: the contracted product before anything is matched.
-        leaves: leaves that may be matched, those of the left kernel first.
-        free: leaves without a partner.
-        identical: left and right leaves with the same name and classes, which are always matched.
-        marks: indicators.
+        leaves: leaves that may be matched, those of the left monomial first.
+        left_count: number of these in the left monomial.
+        without_partner: leaves whose name the other monomial lacks.
+        all_leaves: ``leaves``, then ``without_partner``.
+        identical_pairs: left and right leaves with the same name and classes, which are always matched.
+        indicators: leaves that stand for indicators or constants.
+        exchanges: interchangeable leaves; None if there are none.
+        search: the search.
     """
 
     def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half_weights: Mapping[str, int]) -> None:
@@ -286,7 +299,8 @@ class _ProductSetup:
         self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
     def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
-        """Sorts leaves into indicators, identical pairs, those with a partner and those without."""
+        """Sorts the leaves of both monomials into indicators, identical pairs, leaves with a partner, and leaves
+        without one."""
         count = len(a.leaves)
         leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
         self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
@@ -325,11 +339,11 @@ class _ProductSetup:
             )
 
     def unmatched_leaves(self, m: PartialMatching) -> list[Leaf]:
-        """Returns the leaves that a matching leaves unmatched."""
+        """Returns the leaves that a matching leaves unmatched, without indicators."""
         return self.without_partner + [leaf for k, leaf in enumerate(self.leaves) if m.unmatched >> k & 1]
 
     def canonicalise_matching(self, m: PartialMatching) -> tuple[Kernel, tuple[str, ...]]:
-        """Returns the canonical kernel of a matching, and the axes of the classes that nothing touches (summed with
+        """Returns the monomial that a matching yields, and the axes of the classes that no leaf touches (summed with
         weight 1)."""
         roots, axes, all_leaves, touching = m.roots, self.class_axes, self.all_leaves, m.touching
         unmatched = m.unmatched | (1 << len(all_leaves)) - (1 << len(self.leaves))
@@ -379,13 +393,13 @@ class _ProductSetup:
 
 
 def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
-    """Returns the indicators and constants that a kernel keeps.
+    """Returns the indicators and constants that a monomial keeps after the product.
 
     Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
     sum over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
 
     Args:
-        marks: indicators and constants.
+        indicators: indicators and constants.
         live: classes that are open, or that an unmatched leaf touches.
     """
     kept: list[Leaf] = []
@@ -405,13 +419,13 @@ def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
 
 @lru_cache(MAX_CACHED)
 def _intern_kernel(axes: tuple[str, ...], open_classes: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
-    """Returns the kernel with these components; equal ones are one object."""
+    """Returns the monomial with these components; the same object for equal arguments."""
     return Kernel(*join_components(axes, open_classes, parts))
 
 
 @lru_cache(MAX_CACHED)
 def find_exchangeable(kernel: Kernel) -> Exchanges:
-    """Finds the leaves of a kernel that may be exchanged: those of equal components that share only open classes."""
+    """Finds the interchangeable leaves of a monomial: those of isomorphic components that share only open classes."""
     number = number_open(kernel.open_classes)
     where: dict[Leaf, list[int]] = {}
     for k, leaf in enumerate(kernel.leaves):
@@ -432,5 +446,6 @@ def find_exchangeable(kernel: Kernel) -> Exchanges:
 
 
 def parent_axis(axis: str) -> str:
-    """Returns the axis that an axis is a part of: the active experts (K) are some of all experts (M)."""
+    """Returns the axis of which an axis is a part: M (all experts) for K (active experts), otherwise the axis
+    itself."""
     return "M" if axis == "K" else axis

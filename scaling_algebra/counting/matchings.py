@@ -1,7 +1,7 @@
-"""Searches for the matchings of a product: leaves of one kernel with leaves of the same name of another.
+"""Searches for the matchings in a product of two Wick monomials: pairs of a left and a right leaf of the same name.
 
-Branch and bound over partial matchings. The bound is updated incrementally, the leaf that may reduce it most is decided
-next, and among interchangeable components only one is tried.
+Branch and bound over partial matchings. The upper bound on the size is updated incrementally, the leaf that may reduce
+it most is decided next, and among interchangeable components only one is tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .canonical import Leaf
 
 
 class Exhausted(Exception):
-    """A search exceeded its work limit, so that the answer is undecided.
+    """A computation exceeded its work limit, so the answer is undecided.
 
     Attributes:
         needed: the result that failed last on the way out, all results that it needed, and their work.
@@ -26,13 +26,12 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Which leaves may be exchanged.
+    """Which leaves are interchangeable: leaves at the same place of components of one kind.
 
     Attributes:
-        component: component of each leaf.
-        place: position of each leaf in its component.
-        kind: kind of each component. Components of one kind may be exchanged, position by position. Negative if no
-            other component has this kind.
+        components: component of each leaf.
+        places: position of each leaf in its component.
+        kinds: kind of each component, equal for isomorphic components; negative if no other component is isomorphic.
     """
 
     components: tuple[int, ...]
@@ -41,20 +40,23 @@ class Exchanges:
 
 
 class PartialMatching:
-    """A matching of some leaves, and the index classes that result from it.
+    """A matching in which some leaves are still undecided, and the index classes that result from it.
 
-    A merged class weighs at most what its classes weighed (1/2 each, 1 for a contracted pair), at most 1, and 1/2 once
-    an unmatched leaf touches it. Open classes weigh nothing; merging two of them costs 1/2.
+    Matching two leaves merges their classes. A merged class weighs at most what its classes weighed (1/2 each, 1 for a
+    contracted pair), at most 1, and 1/2 once an unmatched leaf touches it. Open classes weigh nothing; merging two of
+    them costs 1/2.
 
     Attributes:
-        forest: for each class, the class that it was merged into.
-        mass: weight of each class from its parts, in halves; for an open one, 1 minus the number of its open indices.
-        most: largest weight that it may have, in halves: 2, or 1 if an unmatched leaf touches it, or 0 if it is open.
-        bound: upper bound on the rms of every matching that extends this one; exact when all leaves are decided.
-        near: leaves that touch each class, as a bit mask.
-        rest: undecided leaves, as a bit mask.
-        apart: leaves decided to stay unmatched, as a bit mask.
-        kind: kind of each component, as in ``Exchanges``, with the positions that were decided to stay unmatched.
+        roots: for each class, the class that it was merged into.
+        weight: weight of each class from its parts, in halves; for an open class, 1 minus the number of its open
+            indices.
+        max_weight: largest weight that each class may have, in halves: 2, or 1 if an unmatched leaf touches it, or 0 if
+            it is open.
+        upper_bound: upper bound on the size of every matching that extends this one; exact once all leaves are decided.
+        touching: for each class the leaves that touch it, as a bit mask.
+        undecided: undecided leaves, as a bit mask.
+        unmatched: leaves decided to stay unmatched, as a bit mask.
+        kinds: kind of each component, as in ``Exchanges``, with the places that were decided to stay unmatched.
         pairs: matched leaves (left, right).
     """
 
@@ -83,15 +85,23 @@ class PartialMatching:
 
 
 class MatchingSearch:
-    """Finds the matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of equal components.
+    """Finds all matchings of left leaves with right leaves of the same name, up to exchanges of isomorphic components.
 
     A matching that leaves two leaves with the same name and classes unmatched is never larger than the one that matches
     them. It is omitted unless they have a class along which a mean may be subtracted (``centred``).
 
+    Args:
+        half_weights: half the exponent of each class's dimension.
+        is_active: whether each class is an index of active experts.
+        leaves: left leaves, then right leaves.
+        left_count: number of left leaves.
+        exchanges: interchangeable leaves; None if there are none.
+        centred: classes along which a mean may be subtracted later.
+
     Attributes:
-        matchings: the matchings within the floor.
-        cut: upper bound on the rms of the others; None if there are none.
-        nodes: number of partial and complete matchings visited.
+        matchings: the matchings that were found.
+        omitted_bound: upper bound on the size of those below the floor; None if there are none.
+        nodes_visited: number of partial and complete matchings visited.
     """
 
     def __init__(
@@ -117,10 +127,15 @@ class MatchingSearch:
         self.nodes_visited = 0
 
     def search(self, start: PartialMatching, floor: int | None, limit: int | None) -> None:
-        """Finds the matchings whose rms is at least ``floor``; all of them if it is None.
+        """Collects the matchings whose size is at least ``floor`` in ``matchings``.
+
+        Args:
+            start: the partial matching to extend.
+            floor: smallest size; None for all matchings.
+            limit: maximum number of nodes; None for no limit.
 
         Raises:
-            Exhausted: the search has more nodes than ``limit``.
+            Exhausted: the limit is exceeded.
         """
         self.floor = floor
         if not self._reaches_floor(start.upper_bound) or not self._exclude_pairs(start):
@@ -140,13 +155,13 @@ class MatchingSearch:
                 self._push_matches(partial, x, stack)
                 if not self._leave_unmatched(partial, self._find_copies(partial, x)):
                     break
-        self.matchings.reverse()  # those that match come before those that do not
+        self.matchings.reverse()  # matchings with a leaf matched come before those without
 
     def _exclude_pairs(self, start: PartialMatching) -> bool:
-        """Excludes pairs below the floor, and decides leaves that then have no partner.
+        """Excludes pairs that would fall below the floor, and decides the leaves that then have no partner.
 
         Returns:
-            Whether the result is still within the floor.
+            Whether the result can still reach the floor.
         """
         while True:
             alone = 0
@@ -166,7 +181,8 @@ class MatchingSearch:
                 return False
 
     def _push_matches(self, partial: PartialMatching, x: int, stack: list[PartialMatching]) -> None:
-        """Pushes the partial matchings in which a leaf is matched, one for each different partner."""
+        """Pushes the partial matchings in which leaf ``x`` is matched onto the stack, one for each essentially
+        different partner."""
         exchanges = self.exchanges
         tried = set()
         for y in iterate_bits(self.candidates[x] & partial.undecided):
@@ -181,10 +197,10 @@ class MatchingSearch:
                     stack.append(after)
 
     def _pair_may_fit(self, partial: PartialMatching, x: int, y: int) -> bool:
-        """Tests cheaply whether a pair of leaves may be within the floor.
+        """Tests cheaply whether matching leaves ``x`` and ``y`` may reach the floor.
 
-        It is not if merging one pair of classes alone loses too much. Always True if a matching below the floor may be
-        larger than all that were excluded so far, so that ``cut`` is correct.
+        It cannot if merging a single pair of their classes loses too much. Always True if a matching below the floor
+        may be larger than all that were excluded so far, so that ``omitted_bound`` is correct.
         """
         floor, cut = self.floor, self.omitted_bound
         if floor is None or cut is None:
@@ -205,8 +221,8 @@ class MatchingSearch:
         return True
 
     def _choose_leaf(self, partial: PartialMatching) -> int:
-        """Chooses the leaf to decide next: one that touches a class which may still weigh 1, with the fewest
-        partners."""
+        """Chooses the leaf to decide next: of those that touch a class which may still weigh 1, the one with the
+        fewest partners."""
         hot, undecided = 0, partial.undecided
         half_weights, weight, touching = self.half_weights, partial.weight, partial.touching
         for r, max_weight in enumerate(partial.max_weight):
@@ -225,7 +241,7 @@ class MatchingSearch:
         return best
 
     def _try_match(self, partial: PartialMatching, x: int, y: int) -> PartialMatching | None:
-        """Returns a partial matching with one more pair; None if it falls below the floor."""
+        """Returns the partial matching with leaves ``x`` and ``y`` matched, too; None if it falls below the floor."""
         roots, bound, half_weights = partial.roots, partial.upper_bound, self.half_weights
         weight, max_weight = partial.weight.copy(), partial.max_weight.copy()
         touching = partial.touching.copy()
@@ -268,7 +284,7 @@ class MatchingSearch:
         return after if not alone or self._leave_unmatched(after, alone) else None
 
     def _find_copies(self, partial: PartialMatching, x: int) -> int:
-        """Returns a leaf and the leaves that it may be exchanged with, as a bit mask.
+        """Returns a leaf and those that it is interchangeable with, as a bit mask.
 
         If the leaf is decided to stay unmatched, all of these may be.
         """
@@ -282,10 +298,10 @@ class MatchingSearch:
         return copies
 
     def _leave_unmatched(self, partial: PartialMatching, leaves: int) -> bool:
-        """Decides that leaves stay unmatched, and with them those that have no other partner.
+        """Decides that leaves (a bit mask) stay unmatched, and with them those that have no other partner, in place.
 
         Returns:
-            Whether the result is within the floor.
+            Whether the result can still reach the floor.
         """
         exchanges, roots, max_weight = self.exchanges, partial.roots, partial.max_weight
         while leaves:
@@ -309,7 +325,7 @@ class MatchingSearch:
         return self._reaches_floor(partial.upper_bound)
 
     def _reaches_floor(self, bound: int) -> bool:
-        """Tests whether a bound is at least the floor; if not, updates ``cut``."""
+        """Tests whether a bound is at least the floor. If not, raises ``omitted_bound`` to it."""
         if self.floor is not None and bound < self.floor:
             if self.omitted_bound is None or bound > self.omitted_bound:
                 self.omitted_bound = bound
@@ -317,7 +333,7 @@ class MatchingSearch:
         return True
 
     def _is_dominated(self, partial: PartialMatching) -> bool:
-        """Tests whether two leaves with the same name and classes are left unmatched."""
+        """Tests whether a left and a right leaf with the same name and classes are left unmatched."""
         roots = partial.roots
         centred = {roots[c] for c in self.centred}
         for x in iterate_bits(partial.unmatched & (1 << self.left_count) - 1):
@@ -330,7 +346,11 @@ class MatchingSearch:
 
 
 def merge_weights(weight: int, max_weight: int, other: int, other_max: int) -> tuple[int, int]:
-    """Returns mass and maximum weight of the class that two classes are merged to, in halves."""
+    """Merges two classes of weights ``weight`` and ``other``.
+
+    Returns:
+        Weight and maximum weight of the merged class, in halves.
+    """
     if max_weight and other_max:
         return weight + other, min(max_weight, other_max)
     if max_weight or other_max:
@@ -346,5 +366,5 @@ def iterate_bits(mask: int) -> Iterator[int]:
 
 
 def merge_roots(roots: list[int], kept: int, gone: int) -> list[int]:
-    """Returns the forest (root of each class) with the root ``gone`` replaced by ``kept``."""
+    """Returns the root of each class after the class ``gone`` is merged into ``kept``."""
     return [kept if r == gone else r for r in roots]

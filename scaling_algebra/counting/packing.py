@@ -79,7 +79,7 @@ class Packing:
 
     def exponent(self, packed: int) -> Fraction:
         """Returns the exponent of n on the ray that a packed exponent stores."""
-        whole = self.units(packed)  # of a deep network a packed exponent is kilobytes, this is not
+        whole = self.units(packed)  # as a dictionary key; a packed exponent of a deep network takes kilobytes
         if whole not in self._values:
             self._values[whole] = Fraction(whole * self._unit.denominator, self._unit.numerator)
         return self._values[whole]

@@ -85,7 +85,7 @@ class Meter:
 
     @contextmanager
     def pause_counting(self) -> Iterator[None]:
-        """Neither counts nor limits the work inside a context. For work whose results many questions use."""
+        """Leaves the work inside a context uncounted and unlimited, for results that many questions use."""
         outer = self.work_done, self.limit
         self.limit = None
         try:
