@@ -36,7 +36,7 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(live) - frozenset(varying), depends_on=depends_on)
 
     def constant(self, indices: str, exponent: int = 0) -> Signal:
-        """Creates a deterministic signal all of whose entries equal n to the packed exponent ``exponent``."""
+        """Creates a deterministic signal with equal entries n^e, where e is the exponent that ``exponent`` stores."""
         live = self.drop_fixed(indices)
         kernel = Kernel(tuple(self.indices[x] for x in live), tuple(range(len(live))), ())
         s = Signal(live, {self.intern(kernel): exponent}, origin=Provenance("constant"), depends_on=0)
@@ -284,7 +284,7 @@ class Algebra(SignalSizes):
         return self.contract(pool[0], pool[1], out, tag)
 
     def _align_indices(self, signals: Iterable[Signal]) -> list[Signal]:
-        """Returns the signals, each with its indices in the order of the first signal."""
+        """Returns the signals, transposed so that each has its indices in the order of the first one's."""
         parts = list(signals)
         indices = parts[0].indices
         for k, s in enumerate(parts):
@@ -295,7 +295,7 @@ class Algebra(SignalSizes):
         return parts
 
     def is_deterministic(self, s: Signal) -> bool:
-        """Tests whether no monomial of a signal has a leaf."""
+        """Tests whether a signal contains no Gaussian tensor: no monomial has a leaf, and nothing was dropped."""
         return s.tail_bound is None and not any(self.kernels[k].leaves for k in s.terms)
 
 

@@ -37,7 +37,7 @@ class Component:
 
     @property
     def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """The key by which components are sorted in a network."""
+        """The pair (axes, leaves), by which a network sorts its components."""
         return self.axes, self.leaves
 
 

@@ -100,7 +100,7 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
 
 def may_outgrow(algebra: Algebra, s: Signal, by: Signal) -> bool:
-    """Tests whether the coefficient of the leading monomial of ``by`` is at least as large in ``s``."""
+    """Tests whether ``s`` contains the leading monomial of ``by`` with a coefficient at least as large as in ``by``."""
     pivot = _find_pivot(algebra, s, by)
     return pivot is not None and algebra.exponent(s.terms[pivot]) >= algebra.exponent(by.terms[pivot])
 

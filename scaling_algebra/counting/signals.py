@@ -164,7 +164,7 @@ class Signal:
 
     def copy(self) -> Signal:
         """Returns a shallow copy."""
-        other = object.__new__(Signal)  # written out, since this is called for every product
+        other = object.__new__(Signal)  # no loop over the slots, for speed
         other.indices, other.terms, other.name, other.origin = self.indices, self.terms, self.name, self.origin
         other.tail_bound, other.doubt_bound, other.lower_bound = self.tail_bound, self.doubt_bound, self.lower_bound
         other.leaf_indices, other.constant_along = self.leaf_indices, self.constant_along

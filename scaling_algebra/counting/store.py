@@ -279,7 +279,7 @@ class KernelStore(Packing):
         return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
 
     def kernel(self, k: int) -> Kernel:
-        """Returns the monomial with an id."""
+        """Returns the monomial with the id ``k``."""
         return self.kernels[k]
 
     def weight(self, k: int) -> int:
