@@ -37,7 +37,7 @@ class _SoleChange(TrainingRun):
         if factor.name not in self.outside:
             return super().read_factor(factor, which, t)
         if which == "change" and factor.name != self.changing:
-            return self.algebra.nothing(factor.indices)
+            return self.algebra.zeros(factor.indices)
         return self.whole.read_factor(factor, which if factor.name == self.changing else "initial", t)
 
     def change(self, signal: str, t: int) -> Signal:
@@ -94,7 +94,7 @@ class _SingleLoss(TrainingRun):
         if self.network.consumers(signal) or signal == self.loss:
             passed: Signal = super()._gradient(signal, t, modes, via)  # type: ignore[misc]
             return passed
-        return self.algebra.nothing(self.network.signals[signal])
+        return self.algebra.zeros(self.network.signals[signal])
 
 
 def select_loss(run: TrainingRun, loss: str) -> Any:

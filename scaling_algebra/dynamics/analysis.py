@@ -245,13 +245,13 @@ class Analysis:
         if bounds.why or name not in self.table or decays:
             return None
         try:
-            with bounds.algebra.accounting() as notes:
+            with bounds.algebra.collect_notes() as notes:
                 largest = bounds.bound_quantity(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
         bounds.assumes.update(notes)
         self.notes |= bounds.assumes
-        return None if largest is None else bounds.algebra.value(largest)
+        return None if largest is None else bounds.algebra.exponent(largest)
 
     def below_epsilon(self, role: str) -> bool:
         """Whether the gradient of a tensor never exceeds epsilon."""
@@ -283,7 +283,7 @@ class Analysis:
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
         answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
-        if self.meter.spent:
+        if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
         if answer.size is None or answer.form is None:
@@ -300,7 +300,7 @@ class Analysis:
             LookupError: no run certifies the answer by itself: it is undecided, or follows from an upper bound and a
                 restricted run.
         """
-        with self.meter.within(SINGLE_RUN_WORK if self(name, t, RESTRICTED).decided else None):
+        with self.meter.limit_work(SINGLE_RUN_WORK if self(name, t, RESTRICTED).decided else None):
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
@@ -311,13 +311,13 @@ class Analysis:
                 run = self.runs.run_for(budget)
                 with run.ledger.question():
                     read = self.runs.evaluate(name, t, run)
-                if not isinstance(read, Signal) or run.algebra.complete(read):
+                if not isinstance(read, Signal) or run.algebra.keeps_all_leading(read):
                     return run
                 decided.append(budget)
         decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
             raise LookupError(f"{name} at t={t} is not certified by any single run")
-        return self.runs.run_for(next((budget for budget in decided if budget.most is None), decided[0]))
+        return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
         """Returns (exponent, True) for each kernel of a quantity and (upper bound, False) for all other terms together.
@@ -332,8 +332,8 @@ class Analysis:
         except Exhausted:
             raise LookupError(f"{name} at t={t} needs more work than is left") from None
         if isinstance(read, Signal):
-            return run.algebra.powers(read)
-        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
+            return run.algebra.list_exponents(read)
+        return () if read.packed is None else ((run.algebra.exponent(read.packed), False),)
 
 
 class RestrictedRuns:
@@ -528,7 +528,7 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
         return known
     begun = set[frozenset[str]]()
     for step, point in analysis.restricted.rank_points(name, steps):
-        if analysis.meter.spent:
+        if analysis.meter.is_exceeded:
             break
         if not step and point.zero in begun:  # restricted runs with the same zero tensors agree before training
             continue
@@ -598,7 +598,7 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
         known = read_with_bounds(analysis, name, t, budget)
         if known.decided:
             return known
-        if known.why and budget.most is None:
+        if known.why and budget.max_kernels is None:
             break
         if known.low is not None:
             low = known.low if low is None else max(low, known.low)
@@ -689,5 +689,5 @@ def limit_lead(work: int, gap: Fraction = NEAR) -> Method:
         gap: kernels this far below the leading one are dropped. With 0 only the leading ones are kept, which is cheap
             and still gives a lower bound.
     """
-    budget = replace(BUDGETS[0], gap=gap, work=work)
+    budget = replace(BUDGETS[0], gap=gap, max_nodes=work)
     return Method(f"lead within {work} at {gap}", {"leading kernel": partial(read_leading_kernel, budgets=(budget,))})

@@ -94,7 +94,7 @@ class _BoundSteps(TensorSteps):
         if rule.epsilon:  # the normaliser is at least epsilon, and at least the gradient
             epsilon = Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1}))
             largest = self.run.bound_gradient(role)
-            if largest is None or self.algebra.value(largest + epsilon.size) <= 0:
+            if largest is None or self.algebra.exponent(largest + epsilon.size) <= 0:
                 return self.make_increments(role, 1, (*rates, epsilon))
         if all(map(vanishes, self.run.gradient_factors(role, 1))):
             return []
@@ -113,7 +113,7 @@ class _BoundSteps(TensorSteps):
         is bounded like a product of two vectors of norm 1. For an optimizer that preserves the norm of the tensor, the
         entries are 1 relative to it.
         """
-        rule, live = self.optimizer.of(role), self.algebra.live
+        rule, live = self.optimizer.of(role), self.algebra.drop_fixed
         if rule.normalises == "entry":
             return Increment(1, rates, Signal(live(self.network.tensors[role].indices), {}, 0), ())
         one, sides = rule.matrix(self.network, role), list[Signal]()
@@ -121,7 +121,7 @@ class _BoundSteps(TensorSteps):
             powers: dict[str, Fraction] = {}
             for axis in (self.network.axes[x] for x in indices if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
-            sides.append(Signal(live(one.copies + indices), {}, self.algebra.scale(powers)))
+            sides.append(Signal(live(one.copies + indices), {}, self.algebra.pack_powers(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
 
 
@@ -165,7 +165,7 @@ class BoundRun(Trajectory):
             Exhausted: the size of a divisor is unknown, or a product takes too much work.
             BeyondPowerCounting: a rule has no bound.
         """
-        value, passes, far = self.algebra.value, _list_updates(self), _growth_limit(self)
+        value, passes, far = self.algebra.exponent, _list_updates(self), _growth_limit(self)
         stale, outgrown = set(passes), len(self.outgrown)
         for _ in range(ROUNDS):
             for key, update in passes.items():
@@ -173,7 +173,7 @@ class BoundRun(Trajectory):
                     continue
                 stale.remove(key)
                 self.read = set()
-                size = self.algebra.bound(update())
+                size = self.algebra.upper_bound(update())
                 if size is not None and self.outgrown and key[0] == "gradient" and value(size) > far:
                     size = self._endless
                 for x in self.read:
@@ -194,7 +194,7 @@ class BoundRun(Trajectory):
     def settle(self) -> None:
         """Finds bounds that one more update does not exceed, and sets ``why`` if there are none."""
         try:
-            with self.algebra.accounting() as self.assumes:
+            with self.algebra.collect_notes() as self.assumes:
                 self.why = "" if self.find_fixed_point() else "found no upper bounds that hold after one more update"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'bounding a product takes too much work'}"
@@ -209,7 +209,7 @@ class BoundRun(Trajectory):
             BeyondPowerCounting: the divisor of a norm has no lower bound.
         """
         size = self._bound_quantity(quantity)
-        if size is not None and self.outgrown and self.algebra.value(size) > _growth_limit(self):
+        if size is not None and self.outgrown and self.algebra.exponent(size) > _growth_limit(self):
             norm, source = next(iter(self.outgrown.items()))
             raise BeyondPowerCounting(_explain_outgrown(source, norm))
         return size
@@ -217,7 +217,7 @@ class BoundRun(Trajectory):
     def _bound_quantity(self, quantity: Quantity) -> int | None:
         """Returns the bound of ``bound_quantity`` without the check that the divisors of norms have lower bounds."""
         if not quantity.tensor:
-            return self.algebra.bound(quantity.read(self, 1))
+            return self.algebra.upper_bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
             return self.bound_gradient(quantity.tensor)
         steps = self.steps.increments(quantity.tensor, 1)
@@ -238,10 +238,10 @@ class BoundRun(Trajectory):
         """
         totals = []
         for factors, scalars in products:
-            sizes = [self.algebra.bound(s) for s in self.products.expand_entries(role, factors)]
+            sizes = [self.algebra.upper_bound(s) for s in self.products.expand_entries(role, factors)]
             if None not in sizes:
                 totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
-        return max(totals, key=self.algebra.value, default=None)
+        return max(totals, key=self.algebra.exponent, default=None)
 
     # functions -------------------------------------------------------------------------------------------------
 
@@ -253,31 +253,31 @@ class BoundRun(Trajectory):
         """
         if not _has_bounded_slope(s):
             return find_rule(s).change(self, s, 1)
-        moved = self.algebra.bound(self.read_factor(s.inputs[0], "change", 1))
+        moved = self.algebra.upper_bound(self.read_factor(s.inputs[0], "change", 1))
         if moved is None:
-            return self.algebra.nothing(self.network.signals[s.out])
+            return self.algebra.zeros(self.network.signals[s.out])
         if s.kind.selects:
             moved = 0
         if s.kind.kind == "norm":
-            return self._make_bounded(s.out, min(0, self._find_factor(s) + moved, key=self.algebra.value))
+            return self._make_bounded(s.out, min(0, self._find_factor(s) + moved, key=self.algebra.exponent))
         return self._make_bounded(
-            s.out, self._find_factor(s) + (min(0, moved, key=self.algebra.value) if s.kind.bounded else moved)
+            s.out, self._find_factor(s) + (min(0, moved, key=self.algebra.exponent) if s.kind.bounded else moved)
         )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
         """Returns a signal that bounds the gradient at the argument of a function, whose slope is bounded."""
-        size = self.algebra.bound(above)
+        size = self.algebra.upper_bound(above)
         if size is None:
-            return self.algebra.nothing(self.network.signals[s.out])
+            return self.algebra.zeros(self.network.signals[s.out])
         size += self._find_factor(s)
         if s.out in self.outgrown and s.out in self.context.divisors:
-            size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.value)
+            size = max(size, self.context.divisors[s.out].gradient, key=self.algebra.exponent)
         return self._make_bounded(s.out, size)
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         if function.out not in find_affected_norms(self):
             return super().divide_by_norm(function, signal, t)
-        return self.algebra.scaled(
+        return self.algebra.scale_by(
             signal, Scalar(f"1/rms of {function.inputs[0].name}", _inverse_divisor(self, function))
         )
 
@@ -294,17 +294,17 @@ class BoundRun(Trajectory):
             Exhausted: the initial size of a norm's argument is not certified.
         """
         assert s.source
-        moved = self.algebra.bound(self.read_factor(s.source, "change", 1))
+        moved = self.algebra.upper_bound(self.read_factor(s.source, "change", 1))
         if s.kind.kind == "norm":
             first = read_normed(self, s, "initial", 0)
             size = self.algebra.rms(first)
-            if size is None or not self.algebra.certified(first):
+            if size is None or not self.algebra.is_certified(first):
                 raise Exhausted
-            if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
+            if moved is not None and self.algebra.exponent(moved) > self.algebra.exponent(size):
                 self.outgrown[s.out] = s.source.name
             return -size if s.out not in find_affected_norms(self) else _inverse_divisor(self, s)
         if s.kind.kind == "softmax" or s.kind.steep:
-            start, value = self.algebra.bound(self.read_factor(s.source, "initial", 0)), self.algebra.value
+            start, value = self.algebra.upper_bound(self.read_factor(s.source, "initial", 0)), self.algebra.exponent
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 read = "argument" if s.kind.steep else "logits"
                 raise BeyondPowerCounting(f"{s.source.name}, the {read} of {s.out}, may grow beyond O(1)")
@@ -320,7 +320,7 @@ class BoundRun(Trajectory):
 
     def _make_bounded(self, signal: str, size: int) -> Signal:
         """Returns a signal with the indices of ``signal`` of which only an upper bound on its size is known."""
-        return Signal(self.algebra.live(self.network.signals[signal]), {}, size)
+        return Signal(self.algebra.drop_fixed(self.network.signals[signal]), {}, size)
 
     # signals ---------------------------------------------------------------------------------------------------
 
@@ -366,9 +366,9 @@ class BoundRun(Trajectory):
         """Returns a signal that stands for a change or a gradient by its current bound, and records that it was
         read."""
         self.read.add((what, signal))
-        indices = self.algebra.live(self.network.signals[signal])
+        indices = self.algebra.drop_fixed(self.network.signals[signal])
         zero = dict.fromkeys(_find_zero_sum_indices(self.network, what, signal) & set(indices), Signal(indices, {}))
-        return Signal(indices, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
+        return Signal(indices, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", without_centred=zero)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         if signal in find_selection_inputs(self.network):
@@ -382,7 +382,7 @@ class BoundRun(Trajectory):
             passed = (
                 self.adjoint(s, above) if _has_bounded_slope(s) else find_rule(s).adjoint(self, s, k, above, t, modes)
             )
-            paths.append(self.algebra.relabelled(passed, s.inputs[k].indices, self.network.signals[signal]))
+            paths.append(self.algebra.rename_indices(passed, s.inputs[k].indices, self.network.signals[signal]))
         return self.algebra.add(paths)
 
     def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
@@ -492,5 +492,5 @@ def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]
 
 def _may_reach_one(algebra: Algebra, s: Signal) -> bool:
     """Whether the upper bound on a signal is O(1) or larger."""
-    size = algebra.bound(s)
-    return size is not None and algebra.value(size) >= 0
+    size = algebra.upper_bound(s)
+    return size is not None and algebra.exponent(size) >= 0

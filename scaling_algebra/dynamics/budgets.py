@@ -15,13 +15,13 @@ from scaling_algebra.counting.signals import Budget
 
 NEAR, FAR = Fraction(1, 2), Fraction(1)
 BUDGETS = (
-    Budget(NEAR, most=12, leaves=8, work=10_000, total=30_000),
-    Budget(FAR, most=12, leaves=8, work=10_000, total=30_000),
-    Budget(NEAR, most=40, leaves=12, work=25_000, total=75_000),
-    Budget(NEAR, most=60, leaves=20, work=100_000, total=150_000),
-    Budget(NEAR, work=200_000, total=200_000),
-    Budget(FAR, work=25_000, total=50_000),
-    Budget(NEAR + FAR, work=25_000, total=50_000),
+    Budget(NEAR, max_kernels=12, max_leaves=8, max_nodes=10_000, max_total_nodes=30_000),
+    Budget(FAR, max_kernels=12, max_leaves=8, max_nodes=10_000, max_total_nodes=30_000),
+    Budget(NEAR, max_kernels=40, max_leaves=12, max_nodes=25_000, max_total_nodes=75_000),
+    Budget(NEAR, max_kernels=60, max_leaves=20, max_nodes=100_000, max_total_nodes=150_000),
+    Budget(NEAR, max_nodes=200_000, max_total_nodes=200_000),
+    Budget(FAR, max_nodes=25_000, max_total_nodes=50_000),
+    Budget(NEAR + FAR, max_nodes=25_000, max_total_nodes=50_000),
 )
 """Budgets that are tried in this order until an answer is certified; the cheap ones come first. The work of every
 product and of every question is limited, and counted as if nothing had been asked before, so an answer depends on the
@@ -31,19 +31,19 @@ SEARCH_BUDGETS = (*BUDGETS[:4], BUDGETS[5])
 search."""
 QUICK_BUDGETS = (BUDGETS[0], BUDGETS[2])
 """Budgets for a leading kernel, and for all questions at intermediate points of a search."""
-INITIAL_BUDGET = Budget(NEAR, work=25_000, total=75_000, doubts=64, numbers=True)
+INITIAL_BUDGET = Budget(NEAR, max_nodes=25_000, max_total_nodes=75_000, max_doubts=64, bounds_inner_products=True)
 """Additional budget for sizes before training. Few kernels are left where a norm removes a direction, so all of them
 are kept."""
-SMALLEST_BUDGET = replace(BUDGETS[0], work=500, total=2_000)
+SMALLEST_BUDGET = replace(BUDGETS[0], max_nodes=500, max_total_nodes=2_000)
 """Budget with little work that keeps more kernels than ``WITNESS_BUDGETS``."""
 WITNESS_BUDGETS = (
-    Budget(Fraction(0), most=12, leaves=6, work=500, total=10_000),
-    Budget(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
+    Budget(Fraction(0), max_kernels=12, max_leaves=6, max_nodes=500, max_total_nodes=10_000),
+    Budget(Fraction(0), max_kernels=8, max_leaves=8, max_nodes=4_000, max_total_nodes=40_000),
 )
 """Budgets for a lower bound, for which the leading kernels suffice."""
 RESTRICTED_BUDGETS = (
-    Budget(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
-    Budget(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
+    Budget(Fraction(1, 64), max_kernels=24, max_nodes=1_000, max_total_nodes=20_000, max_doubts=96),
+    Budget(Fraction(1, 64), max_kernels=60, max_nodes=8_000, max_total_nodes=160_000, max_doubts=96),
 )
 """Budgets for restricted runs (``parts.py``). They keep every kernel as large as the leading one. The first one uses
 polynomials of degree one; the second one confirms what the first one found to be as large as its upper bound."""

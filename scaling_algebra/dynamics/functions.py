@@ -43,7 +43,7 @@ class Entrywise:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
         if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            return self._select_entries(tr, s, tr.algebra.unknown(indices), 0)
+            return self._select_entries(tr, s, tr.algebra.make_bounded(indices), 0)
         dx = self.scale_to_value(tr, s, self.read_argument(tr, s, "change", t))
         moved = self._select_entries(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), dx, indices), 0)
         moved = self.project_out_mean(tr, s, moved, t)
@@ -52,9 +52,9 @@ class Entrywise:
             return moved
         size = tr.algebra.rms(self.scale_to_value(tr, s, tr.algebra.constant(indices)))
         assert size is not None
-        swaps = tr.algebra.unknown(indices, swapped + size)
+        swaps = tr.algebra.make_bounded(indices, swapped + size)
         if self._changes_apart(tr, s, t):
-            swaps = swaps.but(least=swapped + size)
+            swaps = swaps.replace(lower_bound=swapped + size)
         else:
             tr.note(f"{s.name} swaps entries only if similar entries change differently")
         return tr.algebra.add([moved, swaps])
@@ -81,7 +81,7 @@ class Entrywise:
         powers, parts = _list_degrees(tr, s), list[Signal]()
         if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            powers, parts = frozenset({0}), [tr.algebra.unknown(indices)]
+            powers, parts = frozenset({0}), [tr.algebra.make_bounded(indices)]
         if 0 in powers:
             parts.append(tr.with_name(mean_value(tr, s), "mean"))
         moving = {p - 1 for p in powers if p}
@@ -101,11 +101,11 @@ class Entrywise:
         """
         indices = tr.network.signals[s.out]
         if not powers:
-            return tr.algebra.nothing(indices)
+            return tr.algebra.zeros(indices)
         tr.note("polynomials")
-        if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).zero for step in {0, t}):
+        if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).is_zero for step in {0, t}):
             tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: the slope at a kink is arbitrary")
-            return tr.algebra.unknown(indices)
+            return tr.algebra.make_bounded(indices)
         parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
             if p:
@@ -155,8 +155,8 @@ class Entrywise:
         is Theta(1) and then changes by Theta(1), nothing is known. Fails: if x has heavier tails than a Gaussian.
         """
         before = [self.read_argument(tr, s, "initial", 0), *([select_unbounded_change(tr, s, t - 1)] if t > 1 else [])]
-        moved = t and tr.algebra.reaches(select_unbounded_change(tr, s, t))
-        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change_degree(s.inputs[0].name, t) > 1)
+        moved = t and tr.algebra.reaches_size(select_unbounded_change(tr, s, t))
+        again = moved and (any(map(tr.algebra.reaches_size, before)) or tr.tails.change_degree(s.inputs[0].name, t) > 1)
         if not again and tr.tails.initial_degree(s.inputs[0].name) < 2:
             return ""
         return f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
@@ -178,9 +178,9 @@ class Entrywise:
             if s.kind.homogeneous:
                 raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
             return signal
-        if s.kind.homogeneous or tr.algebra.value(size) > 0:
-            certain = tr.algebra.certified(x)
-            return tr.algebra.scaled(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
+        if s.kind.homogeneous or tr.algebra.exponent(size) > 0:
+            certain = tr.algebra.is_certified(x)
+            return tr.algebra.scale_by(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
         return signal
 
     # top-K selections, which are drawn anew if the argument changed by at least its spread
@@ -194,7 +194,7 @@ class Entrywise:
         indices = tr.network.signals[s.out]
         mask = tr.algebra.tensor(self.name_selection(tr, s, t), indices, 0)
         if (swapped := self._bound_swaps(tr, s, t)) is not None:
-            mask = tr.algebra.add([mask, tr.algebra.unknown(indices, swapped)])
+            mask = tr.algebra.add([mask, tr.algebra.make_bounded(indices, swapped)])
         return tr.algebra.contract(mask, signal, indices)
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
@@ -210,7 +210,7 @@ class Entrywise:
         moved, spread = (self._measure_argument(tr, s, which, t) for which in ("change", "initial"))
         if moved is None or spread is None:
             return None
-        return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
+        return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
     def name_selection(self, tr: TrainingRun, s: Function, t: int) -> str:
         """Returns the name of the selection's indicator, which contains the step at which the selection was drawn."""
@@ -226,7 +226,7 @@ class Entrywise:
         if t == 0:
             return 0
         moved, spread = (self._measure_argument(tr, s, which, t) for which in ("change", "initial"))
-        value = tr.algebra.value
+        value = tr.algebra.exponent
         if moved is None or (spread is not None and value(moved) < value(spread)):
             return 0
         if tr.grows(s.over) and not self._changes_apart(tr, s, t):
@@ -240,7 +240,7 @@ class Entrywise:
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
         """Whether the change of the argument varies between entries with the same initial value."""
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
-        return tr.algebra.varies_apart(change, first, s.over)
+        return tr.algebra.varies_independently(change, first, s.over)
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
         """Returns the packed size of the argument before training, or of its change; None if it is exactly zero.
@@ -252,7 +252,7 @@ class Entrywise:
         if size is not None:
             return size
         signal = self.read_argument(tr, s, which, t)
-        if not tr.algebra.certified(signal):
+        if not tr.algebra.is_certified(signal):
             raise Exhausted
         return tr.algebra.rms(signal)
 
@@ -269,11 +269,11 @@ class Softmax(Entrywise):
     def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
-        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
+        share = tr.algebra.pack_powers({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
+        return tr.algebra.scale_by(signal, Scalar(f"1/entries along {s.over}", share))
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        return tr.algebra.centred(super().read_argument(tr, s, which, t), s.over)
+        return tr.algebra.subtract_mean(super().read_argument(tr, s, which, t), s.over)
 
     def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
         if (reason := super().explain_unknown(tr, s, t)) or not tr.grows(s.over):
@@ -287,7 +287,7 @@ class Softmax(Entrywise):
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        return tr.algebra.centred(signal, s.over, self.name_selection(tr, s, t) if s.kind.selects else "")
+        return tr.algebra.subtract_mean(signal, s.over, self.name_selection(tr, s, t) if s.kind.selects else "")
 
 
 SOFTMAX = Softmax()
@@ -331,9 +331,9 @@ def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) 
     The values of a bounded function are then bounded, and nothing else is known of them.
     """
     size = tr.algebra.rms(argument)
-    if size is None or tr.algebra.value(size) <= 0:
+    if size is None or tr.algebra.exponent(size) <= 0:
         return ""
-    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
+    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.exponent(size)}) at t={t}"
     how = f"{s.name} grows" if isinstance(s, Function) and s.kind.steep else "the gate saturates"
     return f"{how} faster than any power: {reach}"
 
@@ -352,8 +352,8 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.indices)
-    return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
+        moved = tr.algebra.rename_indices(passed, tr.network.signals[producer.out], source.indices)
+    return tr.algebra.subtract_mean(moved, s.over) if s.kind.kind == "softmax" else moved
 
 
 def mean_value(tr: TrainingRun, s: Function) -> Signal:

@@ -57,9 +57,9 @@ class Ledger:
     def question(self) -> Iterator[None]:
         """Opens a new question, which has not been charged anything yet. A nested question is charged separately."""
         outer = self._limit, self._charged, self._total, self._open
-        self._limit, self._charged, self._total, self._open = self._algebra.rung.total, set(), 0, []
+        self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
         try:
-            with self._algebra.accounting():
+            with self._algebra.collect_notes():
                 yield
         finally:
             self._limit, self._charged, self._total, self._open = outer
@@ -84,11 +84,11 @@ class Ledger:
             entry = self._entries[key] = _Entry()
             self._open.append(entry)
             try:
-                with self._algebra.accounting() as notes:
+                with self._algebra.collect_notes() as notes:
                     try:
                         entry.result = compute()
                     finally:
-                        entry.work = self._algebra.spent
+                        entry.work = self._algebra.nodes_visited
                 entry.notes, entry.done = notes, True
             except Exhausted as error:
                 if self._limit is not None and self._count_needed_work(key, error) > self._limit:

@@ -58,14 +58,16 @@ class Norm:
         assert isinstance(s, Function)
         if acts_entrywise(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
-        if t and tr.algebra.rung.numbers:  # some kernels of y are only bounds, so its multiples are unknown
+        if (
+            t and tr.algebra.budget.bounds_inner_products
+        ):  # some kernels of y are only bounds, so its multiples are unknown
             raise Exhausted
         y = tr.value(s.out, t)
-        if tr.change(s.out, t).zero:
+        if tr.change(s.out, t).is_zero:
             above = tr.gradient(s.out, t, {**dict.fromkeys(_find_removed_steps(tr, s), "init"), **modes})
         rest = remove_leading(tr.algebra, above, y)
         left = self._remove_projection(tr, s, rest, self._project_onto(tr, s, y, rest, y, t), y)
-        return apply_divisor(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+        return apply_divisor(tr, s, tr.algebra.subtract_mean(left, s.over) if s.kind.centres else left, t)
 
     def _remove_projection(
         self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal
@@ -89,10 +91,10 @@ class Norm:
         """Returns ``direction <a, b> / n`` for n entries along the index of the norm."""
         indices = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, indices.replace(s.over, ""))
-        if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.indices)):
+        if tr.algebra.budget.bounds_inner_products and not t and not any(map(tr.grows, inner.indices)):
             inner = replace_by_bound(tr.algebra, inner)
         whole = tr.algebra.contract(direction, inner, indices)
-        return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
+        return tr.algebra.scale_by(whole, Scalar("1/dimension", tr.algebra.pack_powers({tr.network.axes[s.over]: -1})))
 
 
 class Direction(Entrywise):
@@ -128,7 +130,7 @@ class Direction(Entrywise):
 
     def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divides a signal by the larger one of the initial and the present size of the argument."""
-        return tr.algebra.scaled(signal, min((find_divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
+        return tr.algebra.scale_by(signal, min((find_divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
 
 
 DIRECTION = Direction()
@@ -180,13 +182,13 @@ def _allow_sign_change(tr: TrainingRun, s: Function, change: Signal, outgrown: b
     if not outgrown or tr.decays:
         return change
     tr.note(f"{s.inputs[0].name} may be reversed by its change at t={t}, so that {s.out} changes its sign")
-    return tr.algebra.add([change, tr.algebra.unknown(change.indices)])
+    return tr.algebra.add([change, tr.algebra.make_bounded(change.indices)])
 
 
 def read_normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
     """Returns the part of a norm's argument on which the norm depends: centred for a LayerNorm."""
     x = tr.read_factor(s.inputs[0], which, t)
-    return tr.algebra.centred(x, s.over) if s.kind.centres else x
+    return tr.algebra.subtract_mean(x, s.over) if s.kind.centres else x
 
 
 def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
@@ -198,13 +200,13 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     source = s.inputs[0].name
     if s.kind.centres:
         x = read_normed(tr, s, "value", t)
-        size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
+        size, certain = tr.algebra.rms(x), tr.algebra.is_certified(x)
     elif (known := tr.context.certified(source, t)) is not None:
         size, certain = known, True
     else:
         x = tr.value(source, t)
-        size = None if x.zero else tr.algebra.rms(x)
-        certain = x.zero or (size is not None and tr.algebra.certified(x))
+        size = None if x.is_zero else tr.algebra.rms(x)
+        certain = x.is_zero or (size is not None and tr.algebra.is_certified(x))
     if size is None and certain:
         raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, which is exactly zero at t={t}")
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
@@ -212,7 +214,7 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     """Returns a signal divided by the size of a norm's argument after t updates."""
-    return tr.algebra.scaled(signal, find_divisor(tr, s, t))
+    return tr.algebra.scale_by(signal, find_divisor(tr, s, t))
 
 
 def _find_source_tensor(network: Network, signal: str) -> str:

@@ -69,7 +69,7 @@ class Products:
         for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
-                self.initial[role] = algebra.nothing(tensor.indices)
+                self.initial[role] = algebra.zeros(tensor.indices)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 varying = tensor.indices.replace(tensor.experts, "") if role in point.tied else tensor.indices
@@ -81,7 +81,7 @@ class Products:
             size = algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1})
             self._multipliers[name] = Scalar("aggregation multiplier" if aggregated else f"multiplier {name}", size)
         if SHARE in self._multipliers:
-            share = Scalar("share K/M of the batch", algebra.scale({"K": 1, "M": -1}))
+            share = Scalar("share K/M of the batch", algebra.pack_powers({"K": 1, "M": -1}))
             self._multipliers[SHARE] = share
 
     def list_scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
@@ -92,7 +92,7 @@ class Products:
     def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
         """Returns a signal times named multipliers."""
         scalars = self.list_scalars(multipliers)
-        return self.algebra.scaled(signal, *scalars) if scalars else signal
+        return self.algebra.scale_by(signal, *scalars) if scalars else signal
 
     def multiply_term(
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
@@ -111,7 +111,7 @@ class Products:
             updates: returns the increments of a tensor.
         """
         symbols = [self.network.tensors[x.name].symbol for x in term.tensors]
-        acted = " ".join(s.name or "x" for s in (above or others) if s.made is None or s.made.rule != "constant")
+        acted = " ".join(s.name or "x" for s in (above or others) if s.origin is None or s.origin.rule != "constant")
         back = "^T" if above else ""
         alternatives: list[list[tuple[Factor, Increment | None]]] = []
         for x, mode in zip(term.tensors, modes, strict=True):
@@ -127,13 +127,13 @@ class Products:
                 whole = self.apply_increments(steps, above, [*initial, *others], out)
                 text = ", ".join(f"step {step.step + 1} of d{self.network.tensors[x.name].symbol}" for x, step in steps)
                 text = f"({text})^T {acted}" if above else f"{text}, times {acted}"
-                whole = whole.but(name=text)
+                whole = whole.replace(name=text)
             parts.append(whole)
-        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        whole = self.algebra.add(parts) if parts else self.algebra.zeros(out)
         pairs = zip(symbols, modes, strict=True)
         text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
-        return self.apply_multipliers(whole, term.multipliers).but(name=name)
+        return self.apply_multipliers(whole, term.multipliers).replace(name=name)
 
     def apply_increments(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
@@ -156,11 +156,11 @@ class Products:
             inputs += acted
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
-        kept = "".join(s.indices for s in rest) + self.algebra.live(out)
+        kept = "".join(s.indices for s in rest) + self.algebra.drop_fixed(out)
         shared = "".join(dict.fromkeys(c for s in meeting for c in s.indices if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
         inner = self.multiply(meeting, shared, tag)
-        return self.algebra.scaled(self.multiply([inner, *rest], out), *scalars)
+        return self.algebra.scale_by(self.multiply([inner, *rest], out), *scalars)
 
     def _relabel_increment(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """Returns the gradient and the inputs of an increment, with the indices that the tensor has in an equation.
@@ -172,12 +172,14 @@ class Products:
         """
         own, inner = self.network.tensors[x.name].indices, "".join(s.indices for s in step.factors)
         renamed = rename_apart(self.network, own, x.indices, inner, taken)
-        relabel = [self.algebra.relabelled(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors]
+        relabel = [
+            self.algebra.rename_indices(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors
+        ]
         return relabel[0], relabel[1:]
 
     def _relabel_initial(self, x: Factor) -> Signal:
         """Returns an initial tensor with the indices that it has in an equation."""
-        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
+        return self.algebra.rename_indices(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
     def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """Returns a product, without factors that are 1, and broadcast along indices that no other factor has.
@@ -187,11 +189,11 @@ class Products:
             out: indices of the result; all others are summed.
             tag: name of the product for explanations.
         """
-        kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
+        kept = [s for s in operands if s.origin is None or s.origin.rule != "constant" or set(s.terms.values()) != {0}]
         there = {c for s in kept for c in s.indices}
-        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.live(out))
+        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.drop_fixed(out))
         missing = "".join(c for c in wanted if c not in there)
-        return self.algebra.product(
+        return self.algebra.contract_all(
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
         )
 
@@ -200,7 +202,7 @@ class Products:
 
         These are the given factors, or their product if an index is summed or two open indices have the same axis.
         """
-        indices = self.algebra.live(self.network.tensors[role].indices)
+        indices = self.algebra.drop_fixed(self.network.tensors[role].indices)
         if any(c not in indices for s in factors for c in s.indices) or any(self._repeats_axis(s) for s in factors):
             return [self.multiply(factors, indices)]
         return factors
@@ -208,7 +210,7 @@ class Products:
     def measure_entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
         """Returns the entry size of a product of factors and scalars with the indices of a tensor."""
         factors = self.expand_entries(role, factors)
-        certain = all(map(self.algebra.certified, factors)) and all(x.certain for x in scalars)
+        certain = all(map(self.algebra.is_certified, factors)) and all(x.certain for x in scalars)
         sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 

@@ -72,7 +72,7 @@ class _Product:
         assert isinstance(s, Product)
         gradient = tr.transpose_product(s, k, above, t, modes)
         for x in balanced_indices(tr.network, s, k):
-            gradient = tr.algebra.centred(gradient, x)
+            gradient = tr.algebra.subtract_mean(gradient, x)
         return gradient
 
 
@@ -102,7 +102,7 @@ class _Gate:
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
         change = tr.read_factor(s.inputs[0], "change", t)
-        return tr.algebra.unknown(tr.network.signals[s.out]) if explain_saturation(tr, s, change, t) else change
+        return tr.algebra.make_bounded(tr.network.signals[s.out]) if explain_saturation(tr, s, change, t) else change
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         tr.note("held-gates")
@@ -137,7 +137,7 @@ class _StopGradient:
         return tr.read_factor(s.inputs[0], "change", t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
-        return tr.algebra.nothing(s.inputs[0].indices)
+        return tr.algebra.zeros(s.inputs[0].indices)
 
 
 ENTRYWISE = Entrywise()

@@ -159,7 +159,7 @@ class TrainingRun:
         """
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.indices)
+        return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.indices)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         """Returns a part of a product whose gates have their initial values.
@@ -197,9 +197,9 @@ class TrainingRun:
             before = [
                 self.read_factor(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others
             ]
-            parts.append(self.algebra.product([self.read_factor(weight, "change", t), *before], indices))
-        whole = self.algebra.add(parts or [self.algebra.nothing(indices)])
-        return self.algebra.scaled(whole, *self.products.list_scalars(statement.multipliers))
+            parts.append(self.algebra.contract_all([self.read_factor(weight, "change", t), *before], indices))
+        whole = self.algebra.add(parts or [self.algebra.zeros(indices)])
+        return self.algebra.scale_by(whole, *self.products.list_scalars(statement.multipliers))
 
     def grows(self, index: str) -> bool:
         """Whether the axis of an index grows on the ray, or counts as growing."""
@@ -277,7 +277,7 @@ class TrainingRun:
             renamed = rename_apart(self.network, own, kept, read, avoid=own + read)
             products.append(
                 tuple(
-                    self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))
+                    self.algebra.rename_indices(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, indices, strict=True)
                 )
             )
@@ -285,7 +285,7 @@ class TrainingRun:
 
     def with_name(self, signal: Signal, name: str) -> Signal:
         """Returns a signal with a name for explanations."""
-        return signal.but(name=name)
+        return signal.replace(name=name)
 
     def note(self, text: str) -> None:
         """Records an assumption (``spec/glossary.py``), or a reason why something is unknown, for all results that
@@ -307,11 +307,11 @@ class TrainingRun:
         weights = [self.read_factor(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.indices)]]
+            choices = [[self.algebra.rename_indices(x, self.network.signals[only.name], only.indices)]]
         elif which == "change":
             changes = [self.read_factor(f, "change", t) for f in term.signals]
             initial, now = ([self.read_factor(f, w, t) for f in term.signals] for w in ("initial", "value"))
-            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].zero]
+            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].is_zero]
         else:
             choices = [[self.read_factor(f, which, t) for f in term.signals]]
         modes: list[tuple[Mode, ...]] = [MODES[:1] * len(term.tensors)]
@@ -326,4 +326,4 @@ class TrainingRun:
             for m in modes
             for signals in choices
         ]
-        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        return self.algebra.add(parts) if parts else self.algebra.zeros(out)

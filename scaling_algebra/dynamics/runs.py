@@ -79,8 +79,8 @@ class Runs:
             some = next(iter(self.algebras.values()), None)
             some = some or make_algebra(self.network, self.ray, budget.gap, self.growing, self.routed)
             more = max(0, count_depth(self.network) - _LONG)
-            self.algebras[budget] = some.at(
-                replace(budget, leaves=None if budget.leaves is None else budget.leaves + more)
+            self.algebras[budget] = some.with_budget(
+                replace(budget, max_leaves=None if budget.max_leaves is None else budget.max_leaves + more)
             )
         return self.algebras[budget]
 
@@ -115,7 +115,7 @@ class Runs:
         with self.allow_deep_recursion(), algebra.meter.pause_counting():
             point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
             _, bound_run = select_classes(self.network, self.ray, self.routed)
-            run = bound_run(self.network, algebra.at(BUDGETS[0]), point, self.optimizer, context)
+            run = bound_run(self.network, algebra.with_budget(BUDGETS[0]), point, self.optimizer, context)
             run.settle()
         return run
 
@@ -127,11 +127,11 @@ class Runs:
             run = self.run_for(budget)
             try:
                 with run.ledger.question(), self.allow_deep_recursion(), run.algebra.meter.pause_counting():
-                    size = run.algebra.bound(run.gradient(source, 0, via=s.out))
+                    size = run.algebra.upper_bound(run.gradient(source, 0, via=s.out))
                     sizes += [] if size is None else [size]
             except (Exhausted, BeyondPowerCounting):
                 continue
-        return min(sizes, key=self.algebra(BUDGETS[0]).value, default=None)
+        return min(sizes, key=self.algebra(BUDGETS[0]).exponent, default=None)
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
         """Returns the bracket of a quantity that one run gives."""
@@ -145,15 +145,15 @@ class Runs:
             return Bracket(why=str(reason))
         algebra, why = run.algebra, ""
         if isinstance(read, Signal):
-            packed, certain, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
-            if not certain and algebra.doubtful(read):
+            packed, certain, below = algebra.rms(read), algebra.is_certified(read), algebra.is_lower_bound(read)
+            if not certain and algebra.is_led_by_doubt(read):
                 why = SQUARED if SQUARED in notes or not self.network.norms else _ORTHOGONAL
         else:
             packed, certain, below = read.packed, read.certain, read.certain
         if packed is None:
             end = NOTHING if certain else None
             return Bracket(end, end, assumes=notes, why=why)
-        return bracket_monomial(algebra.value(packed), algebra.form(packed), certain, below, why, notes)
+        return bracket_monomial(algebra.exponent(packed), algebra.form(packed), certain, below, why, notes)
 
     def evaluate(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
         """Returns a quantity in a run: a signal, or the entry size of a tensor."""
@@ -204,7 +204,7 @@ class Runs:
         run = self.run_for(QUICK_BUDGETS[-1])
         with run.ledger.question():
             read = self.evaluate(name, t, run)
-        return run.algebra.forms(read) if isinstance(read, Signal) else ()
+        return run.algebra.list_forms(read) if isinstance(read, Signal) else ()
 
     def list_step_factors(self, role: str, t: int) -> tuple[Bracket, ...]:
         """Returns the brackets of the scalar factors of the gradient in the update after t updates; empty if the
@@ -221,7 +221,7 @@ class Runs:
             except (Exhausted, BeyondPowerCounting):
                 factors = (Bracket(),)
                 continue
-            value, form = run.algebra.value, run.algebra.form
+            value, form = run.algebra.exponent, run.algebra.form
             factors = tuple(bracket_monomial(value(x.size), form(x.size), x.certain, x.certain) for x in scalars)
             if all(x.decided for x in factors):
                 break

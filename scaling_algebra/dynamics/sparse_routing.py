@@ -250,7 +250,7 @@ class RoutedTrajectory(Trajectory):
         """Returns the entries of a signal over all experts at the experts of one token."""
         self.note("random-routing")
         for new, old in self._among.items():
-            signal = self.algebra.restricted(signal, old, new)
+            signal = self.algebra.restrict_index(signal, old, new)
         return signal
 
 
@@ -304,7 +304,7 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
         if s.out not in self._before_sums:
             return super().compute_change(s, t)
         size = self._batch.bounds.get(("change", s.out))
-        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._make_bounded(s.out, size)
+        return self.algebra.zeros(self.network.signals[s.out]) if size is None else self._make_bounded(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         if statement.out not in self._before_sums or x is not None:

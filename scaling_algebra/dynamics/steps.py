@@ -41,7 +41,7 @@ Addend = tuple[int | None, frozenset[str], Any]
 
 def vanishes(factors: Factors) -> bool:
     """Whether a product of factors is exactly zero."""
-    return any(s.zero for s in factors)
+    return any(s.is_zero for s in factors)
 
 
 # signs ----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = 
 
 def _select_largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
     """Returns the largest terms of a sum, after the check of ``_check_zeros``."""
-    values = [None if size is None else tr.algebra.value(size) for size, _, _ in terms]
+    values = [None if size is None else tr.algebra.exponent(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)
     largest = [x for x, value in zip(terms, values, strict=True) if value == top]
     if all(zeros for _, zeros, _ in largest):
@@ -183,14 +183,22 @@ def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) 
         t: number of updates.
     """
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
-    if size is None or full is None or (s.terms, s.tail, s.flat) == (whole.terms, whole.tail, whole.flat):
+    if (
+        size is None
+        or full is None
+        or (s.terms, s.tail_bound, s.constant_along) == (whole.terms, whole.tail_bound, whole.constant_along)
+    ):
         return s
-    if tr.algebra.value(size) != tr.algebra.value(full):
+    if tr.algebra.exponent(size) != tr.algebra.exponent(full):
         s, size = (
-            tr.algebra.scaled(s, Scalar("size of its positive factors", full - size, tr.algebra.certified(whole))),
+            tr.algebra.scale_by(s, Scalar("size of its positive factors", full - size, tr.algebra.is_certified(whole))),
             full,
         )
-    return s.but(tail=size, leaf=None, flat=frozenset(), centred={}) if tr.optimizer.of(role).memory and t else s
+    return (
+        s.replace(tail_bound=size, leaf_indices=None, constant_along=frozenset(), without_centred={})
+        if tr.optimizer.of(role).memory and t
+        else s
+    )
 
 
 def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
@@ -203,7 +211,7 @@ def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> i
     entries = [tr.products.measure_entry(role, factors) for factors in gradients]
     if not all(x.certain for x in entries):
         raise Exhausted
-    sizes = [tr.algebra.value(x.packed or 0) for x in entries]
+    sizes = [tr.algebra.exponent(x.packed or 0) for x in entries]
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     first, second = (sizes[k] for k in order[:2])
     if first == second:
@@ -232,7 +240,7 @@ def _read_gradient_sign(tr: TrainingRun, signal: str, t: int) -> Signal:
     if isinstance(s, Sum):
         return _read_gradient_sign(tr, s.out, t)
     if isinstance(s, Function):
-        passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).zero
+        passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).is_zero
         return _read_gradient_sign(tr, s.out, t) if passes else tr.gradient(signal, t)
     others = [x for j, x in enumerate(s.factors) if j != k]
     above = tr.network.signals[s.out]
@@ -251,9 +259,9 @@ def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     the equation."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.algebra.relabelled(_read_sign(tr, s.source, t), s.source.indices, factor.indices)
+        return tr.algebra.rename_indices(_read_sign(tr, s.source, t), s.source.indices, factor.indices)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.algebra.relabelled(mean_value(tr, s), tr.network.signals[factor.name], factor.indices)
+        return tr.algebra.rename_indices(mean_value(tr, s), tr.network.signals[factor.name], factor.indices)
     return tr.read_factor(factor, "value", t)
 
 
@@ -263,12 +271,12 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
     Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
     with functions only one part is known.
     """
-    s = s.but(signed=True)
+    s = s.replace(may_be_signs=True)
     if not s.indices or not tr.network.live or len(s.terms) < 2:
         return s
     tr.note(SQUARED)
-    first = next(iter(tr.algebra.leading(s)), None)  # None if only a bound on its size is known
-    return mark_doubtful(tr.algebra, s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
+    first = next(iter(tr.algebra.find_leading(s)), None)  # None if only a bound on its size is known
+    return mark_doubtful(tr.algebra, s, s.replace(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
 def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
@@ -291,7 +299,7 @@ def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], sh
     less = Scalar("gradient over epsilon", share)
     if sum(x is not y for x, y in zip(factors, bent, strict=True)) > 1:
         return [((), factors), ((less,), bent)]
-    both = ((x, y if x is y else tr.algebra.scaled(y, less)) for x, y in zip(factors, bent, strict=True))
+    both = ((x, y if x is y else tr.algebra.scale_by(y, less)) for x, y in zip(factors, bent, strict=True))
     return [((), tuple(x if x is y else tr.algebra.add([x, y]) for x, y in both))]
 
 
@@ -309,14 +317,14 @@ def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors],
         share: packed size of v / epsilon (see ``expand_entrywise``).
         again: True if an earlier step had an equally large nonlinear part.
     """
-    indices = tr.algebra.live(tr.network.tensors[role].indices)
+    indices = tr.algebra.drop_fixed(tr.network.tensors[role].indices)
     there, most = [x for x in gradients if not vanishes(x)], list_odd_powers(tr, indices)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
     sizes = [x.packed for x in (tr.products.measure_entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
-        return [((), tuple(Signal(s.indices, {}, tr.algebra.bound(s)) for s in x)) for x in there]
-    size = max(sizes, key=tr.algebra.value)
+        return [((), tuple(Signal(s.indices, {}, tr.algebra.upper_bound(s)) for s in x)) for x in there]
+    size = max(sizes, key=tr.algebra.exponent)
     blocks: list[set[str]] = []  # sets of indices that one factor of some use has
     for found in (set(s.indices) for x in there for s in x if s.indices):
         joined = [x for x in blocks if x & found]
@@ -362,21 +370,27 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
         s: the factor x.
         again: True if an earlier step had an equally large nonlinear part.
     """
-    whole = tr.algebra.uncentred(s)
+    whole = tr.algebra.forget_centred(s)
     size, most = tr.algebra.rms(s), list_odd_powers(tr, s.indices)[-1] if len(s.terms) > 1 and not again else 1
-    few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
+    few = whole if most > 1 else tr.algebra.keep_largest(whole, SKEWED)
     if any(map(tr.grows, s.indices)) and tr.context.degrees != "lowest":
         most = max(most, _find_even_number(tr, few))
     if size is None or most < 3:
         return whole
-    if few is not whole and few.tail is not None and tr.algebra.value(few.tail) >= tr.algebra.value(size):
-        return whole.but(tail=few.tail, loss=few.loss)
+    if (
+        few is not whole
+        and few.tail_bound is not None
+        and tr.algebra.exponent(few.tail_bound) >= tr.algebra.exponent(size)
+    ):
+        return whole.replace(tail_bound=few.tail_bound, doubt_bound=few.doubt_bound)
     parts, power = [whole], few
     for _ in range(3, most + 1, 2):
         power = tr.algebra.contract(tr.algebra.contract(few, power, s.indices), few, s.indices)
-        power = tr.algebra.scaled(power, Scalar("1/a square", -2 * size))
-        tail, loss = (None if x is None else min(x, size, key=tr.algebra.value) for x in (power.tail, power.loss))
-        power = power.but(tail=tail, loss=loss)
+        power = tr.algebra.scale_by(power, Scalar("1/a square", -2 * size))
+        tail, loss = (
+            None if x is None else min(x, size, key=tr.algebra.exponent) for x in (power.tail_bound, power.doubt_bound)
+        )
+        power = power.replace(tail_bound=tail, doubt_bound=loss)
         parts.append(power)
     return tr.algebra.add(parts)
 
@@ -395,9 +409,9 @@ def _find_even_number(tr: TrainingRun, s: Signal) -> int:
         names = [name for name, _ in tr.algebra.kernel(k).leaves if not name.startswith(INDICATOR)]
         bits = [1 << places.setdefault(name, len(places)) for name in names]
         parity[k] = reduce(xor, bits) if bits else None
-    exponents = {k: tr.algebra.value(e + tr.algebra.weight(k)) for k, e in s.terms.items()}
+    exponents = {k: tr.algebra.exponent(e + tr.algebra.weight(k)) for k, e in s.terms.items()}
     largest = {parity[k] for k, e in exponents.items() if e == max(exponents.values())}
-    if None in largest and (0 in largest or s.signed):
+    if None in largest and (0 in largest or s.may_be_signs):
         return 0
     products = {x for x in parity.values() if x is not None}
     if not _spans_one([2 * x + 1 for x in products]):
@@ -432,18 +446,18 @@ def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Sign
     the smaller parts is known.
     """
     varying = {k: e for k, e in s.terms.items() if _varies(tr, s, k)}
-    if varying and varying.keys().isdisjoint(tr.algebra.leading(s)):
-        return mark_doubtful(tr.algebra, s, s.but(terms=varying))
+    if varying and varying.keys().isdisjoint(tr.algebra.find_leading(s)):
+        return mark_doubtful(tr.algebra, s, s.replace(terms=varying))
     size = tr.algebra.rms(s)
-    if not tr.network.norms or size is None or not s.indices or s.flat.issuperset(s.indices):
+    if not tr.network.norms or size is None or not s.indices or s.constant_along.issuperset(s.indices):
         return s
-    part = tr.algebra.tensor(f"sign({name})", s.indices, size).but(depends=s.depends)
+    part = tr.algebra.tensor(f"sign({name})", s.indices, size).replace(depends_on=s.depends_on)
     return tr.with_name(tr.algebra.add([s, part]), whole.name)
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
     """Whether a kernel of a signal varies along an index of the signal."""
-    return any(tr.algebra.kernel(k).along(at) for at in range(len(s.indices)))
+    return any(tr.algebra.kernel(k).leaves_along(at) for at in range(len(s.indices)))
 
 
 # singular directions --------------------------------------------------------------------------------------------
@@ -491,7 +505,7 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
     largest = max(sizes.values())
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
-        if tr.algebra.value(largest) != tr.algebra.value(whole) and not tr.optimizer.of(role).memory:
+        if tr.algebra.exponent(largest) != tr.algebra.exponent(whole) and not tr.optimizer.of(role).memory:
             raise BeyondPowerCounting(
                 f"{symbol} is used {len(there)} times with gradients of different sizes: Newton-Schulz steps bring "
                 "the smaller one to the larger one at moderate sizes, but not in the limit"
@@ -514,8 +528,8 @@ def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
 
     Law: it differs between tokens if it contains a tensor that acts on an index of fixed length, such as the data.
     """
-    leading = tr.algebra.leading(s)
-    if not s.indices or len(leading) != 1 or (len(s.terms) == 1 and s.tail is None):
+    leading = tr.algebra.find_leading(s)
+    if not s.indices or len(leading) != 1 or (len(s.terms) == 1 and s.tail_bound is None):
         return False
     tensors = {x.symbol: x.indices for x in tr.network.tensors.values()}
     leaves = [name for name, _ in tr.algebra.kernel(leading[0]).leaves]
@@ -534,7 +548,7 @@ def add_raised_directions(tr: TrainingRun, factors: Factors) -> Factors:
     tr.note(RAISED)
     tails = (tr.algebra.rms(s) if any(map(tr.grows, s.indices)) else None for s in factors)
     return tuple(
-        s if x is None else s.but(tail=x, leaf=None, flat=frozenset(), centred={})
+        s if x is None else s.replace(tail_bound=x, leaf_indices=None, constant_along=frozenset(), without_centred={})
         for s, x in zip(factors, tails, strict=True)
     )
 
@@ -548,8 +562,8 @@ def _share_factor(a: Factors, b: Factors) -> bool:
 
 def _undo_relabelling(s: Signal) -> Signal:
     """Returns the signal from which a signal was obtained by renaming indices."""
-    while s.made is not None and s.made.rule == "relabelled":
-        (s,) = s.made.parts
+    while s.origin is not None and s.origin.rule == "relabelled":
+        (s,) = s.origin.operands
     return s
 
 
@@ -562,14 +576,14 @@ def _are_orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
         if x.indices != y.indices:
             return False
         kept = "".join(c for c in x.indices if c in copies)
-        inner = tr.algebra.bound(tr.algebra.contract(x, y, kept))
+        inner = tr.algebra.upper_bound(tr.algebra.contract(x, y, kept))
         sizes = tr.algebra.rms(x), tr.algebra.rms(y)
         if inner is None:
             continue
-        if None in sizes or not (tr.algebra.certified(x) and tr.algebra.certified(y)):
+        if None in sizes or not (tr.algebra.is_certified(x) and tr.algebra.is_certified(y)):
             raise Exhausted
-        entries = tr.algebra.scale(_count_entries(tr, "".join(c for c in x.indices if c not in kept)))
-        if tr.algebra.value(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
+        entries = tr.algebra.pack_powers(_count_entries(tr, "".join(c for c in x.indices if c not in kept)))
+        if tr.algebra.exponent(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
             return False
     return True
 

@@ -40,7 +40,7 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            return self.algebra.given(signal, self.network.signals[signal])  # an input or a constant
+            return self.algebra.make_fixed_numbers(signal, self.network.signals[signal])  # an input or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.remember(
@@ -50,7 +50,7 @@ class Trajectory(TrainingRun):
     def change(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
-            return self.algebra.nothing(self.network.signals[signal])
+            return self.algebra.zeros(self.network.signals[signal])
         key = ("change", signal, t)
         return self.remember(key, f"{signal}.change@{t}", lambda: self.compute_change(statement, t))
 
@@ -67,11 +67,11 @@ class Trajectory(TrainingRun):
         for step in self.steps.increments(statement.tensor.name, t):
             alone = replace(step, gradient=self.steps.read_gradient_via(signal, step.step, via))
             parts.append(self.products.apply_increments([(statement.tensor, alone)], [], [x], indices))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(indices)
+        return self.algebra.add(parts) if parts else self.algebra.zeros(indices)
 
     def spread(self, function: Function, t: int) -> Signal:
         function = self.own_statement(function)
-        return self.algebra.centred(self.read_factor(function.inputs[0], "value", t), function.over)
+        return self.algebra.subtract_mean(self.read_factor(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Returns a signal divided by the size of the signal ``source`` after t updates.
@@ -80,9 +80,9 @@ class Trajectory(TrainingRun):
             Exhausted: that size is not certified.
         """
         whole = self.value(source, t)
-        if not self.algebra.certified(whole):
+        if not self.algebra.is_certified(whole):
             raise Exhausted
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
+        return self.algebra.scale_by(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         return apply_divisor(self, function, signal, t)
@@ -118,15 +118,15 @@ class Trajectory(TrainingRun):
         for k in range(max(t, HORIZON) + 1):
             size = self.context.certified(f"{gradient_name(self.network, signal)}.by-{self.network.output}", k)
             whole = main.gradient(signal, k) if size is None else None
-            if whole is not None and not whole.zero:
+            if whole is not None and not whole.is_zero:
                 size = self.algebra.rms(whole)
-                if size is None or not self.algebra.certified(whole):
+                if size is None or not self.algebra.is_certified(whole):
                     raise Exhausted
             sizes += [] if size is None else [size]
         if not sizes:
-            return self.algebra.nothing(self.network.signals[signal])
-        size = max(sizes, key=self.algebra.value)
-        return self.algebra.scaled(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
+            return self.algebra.zeros(self.network.signals[signal])
+        size = max(sizes, key=self.algebra.exponent)
+        return self.algebra.scale_by(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def relative_to_undecayed(self) -> Trajectory:
         """Returns the same run, in which weight decay is one more increment of each tensor along its initial value."""
@@ -160,7 +160,7 @@ class Trajectory(TrainingRun):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = find_rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.algebra.relabelled(passed, s.inputs[k].indices, indices)
+            path = self.algebra.rename_indices(passed, s.inputs[k].indices, indices)
             paths.append(self.with_name(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
@@ -168,7 +168,7 @@ class Trajectory(TrainingRun):
         """Returns the number of tokens that select each entry, minus the mean; the steps of a balancing bias follow
         it."""
         chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), indices, 0)
-        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.indices else chosen
+        return self.algebra.subtract_mean(chosen, mask.over) if mask.over in chosen.indices else chosen
 
 
 class _DecayingTrajectory(Trajectory):

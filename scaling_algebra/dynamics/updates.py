@@ -72,7 +72,7 @@ class TensorSteps:
         rule, b = self.optimizer.of(role), self.point.b[role]
         if not increments or b is None or rule.relative or not rule.constrains(self.network, role):
             return increments
-        live, symbol = self.algebra.live, self.network.tensors[role].symbol
+        live, symbol = self.algebra.drop_fixed, self.network.tensors[role].symbol
         one, normed = rule.matrix(self.network, role), rule.constrained_indices(self.network, role)
         if not live(normed) and live(one.rows + one.columns):
             raise BeyondPowerCounting(
@@ -83,8 +83,8 @@ class TensorSteps:
         ).packed
         if rule.constraint == "spectral" and size is not None:
             sides = [self.network.size(side) for side in (one.rows, one.columns)]
-            size += self.algebra.scale(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
-        if size is not None and self.algebra.value(size) > self.algebra.value(self.algebra.pack(-b, {}, {})):
+            size += self.algebra.pack_powers(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
+        if size is not None and self.algebra.exponent(size) > self.algebra.exponent(self.algebra.pack(-b, {}, {})):
             raise BeyondPowerCounting(
                 f"a step of {symbol} is larger than its weights; projecting them back to their norm, as {rule.name} "
                 "does, shrinks them by a power of n"
@@ -123,8 +123,8 @@ class TensorSteps:
 
     def _find_largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
         """Returns the entry size of a sum from those of its terms."""
-        packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.value)
-        if len(packed) > 1 and self.algebra.value(packed[-2]) == self.algebra.value(packed[-1]):
+        packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.exponent)
+        if len(packed) > 1 and self.algebra.exponent(packed[-2]) == self.algebra.exponent(packed[-1]):
             self.run.note("generic-constants")
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
@@ -140,7 +140,7 @@ class TensorSteps:
         """Returns the learning rate of a tensor and, if the optimizer has one, the factor for its shape."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
-            rates.append(Scalar(f"shape factor of {role}", self.algebra.scale(dict(shape))))
+            rates.append(Scalar(f"shape factor of {role}", self.algebra.pack_powers(dict(shape))))
         return rates
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
@@ -164,7 +164,7 @@ class TensorSteps:
             raise Exhausted
         epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         divisor = rule.normaliser(
-            sizes, epsilon, self.algebra.scale(dict(rule.entry_count_root(self.network, role).terms))
+            sizes, epsilon, self.algebra.pack_powers(dict(rule.entry_count_root(self.network, role).terms))
         )
         certain = all(x.certain for x in read)
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
@@ -208,15 +208,15 @@ class TensorSteps:
         """
         run = [(k, self.list_step_scalars(role, k)) for k in range(step)]
         before = [self.divide_gradient(role, k, x) for k, x in run if x]
-        share = max([*before, self.divide_gradient(role, step, scalars)], key=self.algebra.value)
-        return share, any(self.algebra.value(x) == self.algebra.value(share) for x in before)
+        share = max([*before, self.divide_gradient(role, step, scalars)], key=self.algebra.exponent)
+        return share, any(self.algebra.exponent(x) == self.algebra.exponent(share) for x in before)
 
     def divide_gradient(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Returns the packed size of a gradient divided by its normaliser; at most 0, and less if epsilon exceeds the
         gradient."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
-        return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
+        return 0 if size is None else min(0, self.algebra.pack(self.algebra.exponent(size + scalars[-1].size), {}, {}))
 
     def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
         """Returns the gradient of a step at a signal, restricted to the path through one statement."""
@@ -232,6 +232,6 @@ class DecayingSteps(TensorSteps):
 
     def increments(self, role: str, t: int) -> list[Increment]:
         initial, stays = self.run.products.initial[role], role in self.network.frozen
-        if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
+        if not (t and self.optimizer.of(role).decoupled_decay) or initial.is_zero or stays:
             return super().increments(role, t)
         return [*super().increments(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

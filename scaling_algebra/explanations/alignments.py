@@ -89,8 +89,8 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
             run.transpose_product(statement, 0, g, t, {role: "update"}, back),
             run.transpose_product(statement, 0, g, t, {role: "init"}, back),
         )
-        certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
-        sizes = [None if size is None else run.algebra.value(size) for size in certified]
+        certified = [run.algebra.rms(s) if run.algebra.is_certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.exponent(size) for size in certified]
     x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
 
     def over(indices: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:

@@ -143,7 +143,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
         return replace(_explain_outer_product(d, run, what, t), assumes=answer.assumes)
     signal = what.read(run, t)
     assert isinstance(signal, Signal)
-    leading = run.algebra.leading(signal)
+    leading = run.algebra.find_leading(signal)
     terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
     return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading), assumes=answer.assumes)
 
@@ -165,7 +165,7 @@ def _explain_outer_product(d: Derivation, run: Trajectory, what: Quantity, t: in
         _, step = max(sizes, key=itemgetter(0))
         parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
-    terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)
+    terms = tuple(_term(d, algebra, s, algebra.find_leading(s)[0]) for s in parts)
     explanation = Explanation(d, what.name, t, formula, None, terms, True, constants, leading=1)
     return replace(explanation, exponent=explanation.total())
 
@@ -176,7 +176,7 @@ def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> Leadi
 
 
 def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tuple[Constant, ...]:
-    return tuple(Constant(x.label, d.scaling.size(algebra.form(x.size)), algebra.value(x.size)) for x in scalars)
+    return tuple(Constant(x.label, d.scaling.size(algebra.form(x.size)), algebra.exponent(x.size)) for x in scalars)
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:

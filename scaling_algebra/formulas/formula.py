@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from scaling_algebra.counting.graded import Graded
+from scaling_algebra.counting.graded import GradedSignal
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
@@ -405,11 +405,11 @@ def _reconstruct_monomial(
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)
-    assert isinstance(signal, Graded)
-    for grade, part in signal.parts.items():
+    assert isinstance(signal, GradedSignal)
+    for grade, part in signal.by_grade.items():
         assert isinstance(part, Signal)
-        for k in run.forms.leading(part):
+        for k in run.forms.find_leading(part):
             size = part.terms[k] + run.forms.weight(k)
-            if run.forms.make_form(grade, size) == form:
+            if run.forms.to_form(grade, size) == form:
                 return monomial(run.forms, part, k)
     return None

@@ -1,4 +1,4 @@
-"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the unknown exponents b, c and alpha.
+"""GradeSizes of signals as functions of unknown parameters: maxima of linear forms in the unknown exponents b, c and alpha.
 
 A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. These scale alike
 when parameters change, so a smaller one can be dropped as safely as at a single point; the union over grades is the
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split_grade
+from scaling_algebra.counting.graded import Bounds, FormAlgebra, GradeSizes, split_grade
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
@@ -44,10 +44,7 @@ def divisor(role: str, step: int) -> str:
 
 
 def form_algebra(
-    network: Network,
-    ray: Ray,
-    growing: frozenset[str] = frozenset(),
-    most: int | None = None,
+    network: Network, ray: Ray, growing: frozenset[str] = frozenset(), most: int | None = None
 ) -> FormAlgebra:
     """Makes the algebra that computes sizes as linear forms in the unknowns of a network.
 
@@ -120,9 +117,9 @@ class FormTrajectory(Trajectory):
         """
         read = quantity.read(self, t)
         assert isinstance(read, Signal)
-        return self.forms.bounds(read)
+        return self.forms.bound_size(read)
 
-    def sizes(self, quantity: Quantity, t: int) -> Sizes:
+    def sizes(self, quantity: Quantity, t: int) -> GradeSizes:
         """Returns lower and upper bounds on the size of a quantity, separately for each combination of unknowns
         (grade).
 
@@ -135,7 +132,7 @@ class FormTrajectory(Trajectory):
         """
         role = quantity.tensor
         if not role:
-            return self.forms.sizes(quantity.read(self, t))
+            return self.forms.bound_grades(quantity.read(self, t))
         if quantity.name.startswith("g"):
             return _largest(self._outer(role, factors) for factors in self.gradient_factors(role, t))
         steps = self.steps.increments(role, t)
@@ -146,14 +143,14 @@ class FormTrajectory(Trajectory):
             return self.forms.bound_by_unknown(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
-    def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
-        sizes: Sizes = {0: (0, 0)}
+    def _outer(self, role: str, factors: Sequence[Signal]) -> GradeSizes:
+        sizes: GradeSizes = {0: (0, 0)}
         for s in self.products.expand_entries(role, factors):
-            sizes = _product(sizes, self.forms.sizes(s))
+            sizes = _product(sizes, self.forms.bound_grades(s))
         return sizes
 
 
-def _product(a: Sizes, b: Sizes) -> Sizes:
+def _product(a: GradeSizes, b: GradeSizes) -> GradeSizes:
     return _largest(
         {g + h: (None if low_a is None or low_b is None else low_a + low_b, high_a + high_b)}
         for g, (low_a, high_a) in a.items()
@@ -161,13 +158,13 @@ def _product(a: Sizes, b: Sizes) -> Sizes:
     )
 
 
-def _times(sizes: Sizes, packed: int) -> Sizes:
+def _times(sizes: GradeSizes, packed: int) -> GradeSizes:
     grade, inner = split_grade(packed)
     return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
 
 
-def _largest(several: Iterable[Sizes]) -> Sizes:
-    largest: Sizes = {}
+def _largest(several: Iterable[GradeSizes]) -> GradeSizes:
+    largest: GradeSizes = {}
     for sizes in several:
         for g, (low, high) in sizes.items():
             least, most = largest.get(g, (None, high))

@@ -28,15 +28,15 @@ from scaling_algebra.spec.powers import Form
 from .graded import FormTrajectory, form_algebra
 
 _RUNGS = (
-    Budget(Fraction(1, 2), work=5_000, total=40_000),
-    Budget(Fraction(1), work=20_000, total=60_000),
-    Budget(Fraction(2), work=50_000, total=200_000),
+    Budget(Fraction(1, 2), max_nodes=5_000, max_total_nodes=40_000),
+    Budget(Fraction(1), max_nodes=20_000, max_total_nodes=60_000),
+    Budget(Fraction(2), max_nodes=50_000, max_total_nodes=200_000),
 )
-_COARSE = Budget(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
+_COARSE = Budget(Fraction(1, 2), max_kernels=12, max_leaves=12, max_nodes=5_000, max_total_nodes=60_000)
 """`_RUNGS` are the budgets tried in turn until nothing is missing. If they take too much work, `_COARSE` keeps few
 kernels and bounds the rest.
 """
-_WHOLE = Budget(Fraction(1, 2), work=200_000, total=300_000, whole=True)
+_WHOLE = Budget(Fraction(1, 2), max_nodes=200_000, max_total_nodes=300_000, keeps_all=True)
 
 
 QUOTIENT = "normalised"
@@ -92,7 +92,7 @@ class FormulaSearch:
         key = rates, rung
         if key not in self._runs:
             algebra = form_algebra(self.network, self.ray(rates), self.growing)
-            algebra.climb(rung)
+            algebra.set_budget(rung)
             context = RunContext(self.growing)
             self._runs[key] = FormTrajectory(
                 self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, context=context
@@ -120,9 +120,9 @@ class FormulaSearch:
             sizes = run.sizes(quantity, t)
         largest = {}
         for grade, (low, high) in sizes.items():
-            upper = run.forms.make_form(grade, high)
-            lower = None if low is None else run.forms.make_form(grade, low)
-            largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.value(high)
+            upper = run.forms.to_form(grade, high)
+            lower = None if low is None else run.forms.to_form(grade, low)
+            largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.exponent(high)
         return largest
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:

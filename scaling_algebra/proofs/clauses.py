@@ -115,7 +115,7 @@ class RayFacts(Facts):
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
         super().__init__(network)
         self.forms = forms
-        forms.climb(replace(forms.rung, total=_TOTAL))
+        forms.set_budget(replace(forms.budget, max_total_nodes=_TOTAL))
         first, kinds = RunContext(degrees="lowest"), (frozenset[str](), bounded_changes(demands))
         self._runs = [FormTrajectory(network, forms, structure, x, context=first) for x in kinds]
 
@@ -128,7 +128,7 @@ class RayFacts(Facts):
         Otherwise returns bounds in which the sizes of some changes are unknowns; None if these are not known either.
         """
         for run, work in zip(self._runs, _WORK, strict=True):
-            self.forms.climb(replace(self.forms.rung, work=work))
+            self.forms.set_budget(replace(self.forms.budget, max_nodes=work))
             with suppress(Exhausted), run.ledger.question():
                 return run.bounds(quantity, t)
         return None

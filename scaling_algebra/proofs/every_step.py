@@ -40,7 +40,10 @@ def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[st
                 return (f"undecided: {str(reason) or 'the bounds of a product exceed the work limit'}",)
             if bound is None:
                 continue
-            value, most = run.algebra.value(bound), Fraction(0) if demand.kind != "balanced" else look(name, last).size
+            value, most = (
+                run.algebra.exponent(bound),
+                Fraction(0) if demand.kind != "balanced" else look(name, last).size,
+            )
             most = -look.point.d[demand.fixes.removeprefix("d.")] if demand.kind == "scale" else most
             if most is None or value > most:
                 lines.append(f"{demand.name}: {name} has only the upper bound n^({value}) at later steps")

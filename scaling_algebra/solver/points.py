@@ -71,7 +71,7 @@ class Places:
 
     def within(self, work: int | None) -> AbstractContextManager[None]:
         """Limits the work inside a context to ``work``, unless full effort was requested."""
-        return self.meter.within(None if self.effort else work)
+        return self.meter.limit_work(None if self.effort else work)
 
     @cached_property
     def epsilons(self) -> list[str]:

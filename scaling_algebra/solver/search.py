@@ -115,9 +115,9 @@ def _search_structures(at: Places, rule: Parameterization, base: Structure) -> S
         Infeasible: it is a candidate for none. Failing at this one point proves nothing.
     """
     rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
-    structures, begun = Structures(at.network, base, structural=True), at.meter.done
+    structures, begun = Structures(at.network, base, structural=True), at.meter.work_done
     for structure in structures:
-        if at.meter.done > begun + STRUCTURES_WORK and not at.effort:
+        if at.meter.work_done > begun + STRUCTURES_WORK and not at.effort:
             undecided = True
             break
         demands = rule.list_demands(at.network, structure)

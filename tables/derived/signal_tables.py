@@ -120,7 +120,7 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
     if not isinstance(read, Signal):
         return []
     order = list(TITLES)
-    several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.leading(read))
+    several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.find_leading(read))
     ranked = {tuple(sorted({order.index(m.letter) for m in one})) for one in several}
     return ["+".join(order[k] for k in ranks) for ranks in sorted(ranked, key=lambda ranks: (len(ranks), ranks))]
 

@@ -76,13 +76,13 @@ class Centre:
     """Less its mean along a letter: linear, and its own transpose."""
 
     def value(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+        return tr.algebra.subtract_mean(tr.at(s.inputs[0], "value", t), s.over)
 
     def change(self, tr, s, t):
-        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+        return tr.algebra.subtract_mean(tr.at(s.inputs[0], "change", t), s.over)
 
     def adjoint(self, tr, s, k, above, t, modes):
-        return tr.algebra.centred(above, s.over)
+        return tr.algebra.subtract_mean(above, s.over)
 
 
 =======
@@ -517,7 +517,7 @@ def test_a_reason_takes_little_work():
     d = derive(ray="N=1,N_e=1", optimizer="sgd", parameterization="mup", network=NARROW)
     look, fixing = d.analysis(), d.fixed_by["c.up"]
     assert explain_quantity(d, look, fixing.quantity, fixing.step).exponent == 0
-    assert look.meter.done < 70_000
+    assert look.meter.work_done < 70_000
 
 
 def test_what_fails_behind_a_norm_is_named_with_little_work():

@@ -67,7 +67,7 @@ def test_gradients_at_few_keys_and_values_are_certified():
     look = looked(PLAIN)
     for name, size in (("gv", -HALF), ("gk", Fraction(-1))):
         assert read(look, name, 0, INITIAL_BUDGET).size == size
-        assert not read(look, name, 0, replace(INITIAL_BUDGET, doubts=0)).decided
+        assert not read(look, name, 0, replace(INITIAL_BUDGET, max_doubts=0)).decided
 
 
 def gradients(n, seed):
@@ -111,13 +111,13 @@ def test_what_an_unknown_number_multiplies_may_cancel_all_that_is_no_larger(monk
     """A smaller one takes no lower bound away. Negative control: an algebra that takes it for another kernel."""
     for exponent, stands in ((-HALF, True), (Fraction(0), False)):
         algebra, w, along = numbers(exponent)
-        assert algebra.value(algebra.bound(along)) == exponent and algebra.rms(along) is None
+        assert algebra.exponent(algebra.upper_bound(along)) == exponent and algebra.rms(along) is None
         whole = algebra.add([w, along])
-        assert algebra.stands(whole) is stands
+        assert algebra.is_lower_bound(whole) is stands
         summed = algebra.contract(whole, algebra.tensor("o", "ab", 0), "b")
-        assert algebra.stands(summed) is stands and any(algebra.opaque[k] for k in summed.terms)
-    monkeypatch.setattr(algebra, "opaque", [False] * len(algebra.opaque))
-    assert SignalSizes.stands(algebra, whole)
+        assert algebra.is_lower_bound(summed) is stands and any(algebra.has_unknown_numbers[k] for k in summed.terms)
+    monkeypatch.setattr(algebra, "has_unknown_numbers", [False] * len(algebra.has_unknown_numbers))
+    assert SignalSizes.is_lower_bound(algebra, whole)
 
 
 def test_a_number_times_a_polynomial_is_as_large_as_their_sizes_say():
@@ -192,7 +192,7 @@ def test_rungs_agree_where_both_certify():
     for name in (x for x, q in look.table.items() if x.startswith("g") and not q.tensor):
         one, other = (
             read(look, name, 0, INITIAL_BUDGET),
-            read(look, name, 0, Budget(HALF, most=40, work=25_000, total=75_000)),
+            read(look, name, 0, Budget(HALF, max_kernels=40, max_nodes=25_000, max_total_nodes=75_000)),
         )
         if one.decided and other.decided:
             decided += 1

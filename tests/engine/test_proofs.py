@@ -106,7 +106,7 @@ def test_forms_bound_the_size_at_every_point(name, point):
 @cache
 def forms_of(name):
     algebra = form_algebra(MOE_BLOCK, regime(name))
-    algebra.climb(replace(algebra.rung, work=10**6))
+    algebra.set_budget(replace(algebra.budget, max_nodes=10**6))
     return FormTrajectory(MOE_BLOCK, algebra, Structure())
 
 

@@ -113,13 +113,13 @@ def test_bounds_hold_on_every_ray():
 def test_what_drops_nothing_never_drops_silently():
     """Too little work is an exception, not a coarser bound: on that the convexity of upper bounds rests."""
     algebra = form_algebra(MOE_BLOCK, Ray({"N": 1, "N_e": 1, "M": 1}))
-    for rung in (Budget(Fraction(1, 2), work=3, whole=True), Budget(Fraction(1, 2), work=3)):
-        algebra.climb(rung)
+    for rung in (Budget(Fraction(1, 2), max_nodes=3, keeps_all=True), Budget(Fraction(1, 2), max_nodes=3)):
+        algebra.set_budget(rung)
         x = algebra.tensor("expert_out", "ibk", 0)
         y = algebra.contract(x, algebra.tensor("expert_in", "ika", 0), "iba")
-        if rung.whole:
+        if rung.keeps_all:
             with pytest.raises(Exhausted):
-                algebra.contract(y, algebra.relabelled(y, "iba", "iab"), "i")
+                algebra.contract(y, algebra.rename_indices(y, "iba", "iab"), "i")
 
 
 # --- existence ------------------------------------------------------------------------------------------------------

@@ -280,7 +280,487 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
             raise UsageError(
                 "the output of the model is not finite at the smallest size; check its initial values and the input"
             )
+<<<<<<< ours
         if not out.requires_grad:
+||||||| base
+            for e, rule, x in parts
+        ]
+    )
+
+
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+
+    Raises:
+        UsageError: an optimizer class without a rule.
+    """
+    found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
+    for part in list_optimizers(own) if own is not None else ():
+        rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
+        if rule is None:
+            known = ", ".join(RULES)
+            raise UsageError(f"build brings {type(part).__name__}; a check knows {known}, or say optimizer=RULE")
+        found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "adamw")
+    roles = roles_of([*found], reading.network.tensors)
+    return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
+
+
+def _get_epsilons(p: Plan) -> dict[str, float]:
+    """Returns the epsilon of every parameter that has one, by name."""
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
+
+
+def _measure_gradients(
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+) -> dict[str, float]:
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
+    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
+    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
+        for e in p.entries:
+            if e.tensor.grad is not None:
+                for role in roles_of([e.name], numbers)[e.name]:
+                    size = float(e.tensor.grad.square().mean().sqrt())
+                    sizes[role] = max(size, sizes.get(role, TINY))
+    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
+
+
+def _train_steps(
+    model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
+) -> Iterator[None]:
+    """Yields before training and after every step on the squared distance from fixed random targets, without weight
+    decay.
+
+    Args:
+        model: the model.
+        optimizer: one optimizer, or several joined.
+        inputs: the model's input.
+        steps: number of steps.
+        epsilons: by parameter name; parameters not listed get ``TINY``.
+    """
+    named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
+    for part in list_optimizers(optimizer):
+        alone = [(group, p) for group in part.param_groups for p in group["params"]]
+        part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    places, keywords = inputs
+
+    def loss(step: int) -> Tensor:
+        return _compute_loss(output_of(model(*places, **keywords)))
+
+    yield
+    with exactly(), guard_foreign_code("training the model"):
+        for _ in descend(optimizer, loss, steps):
+            yield
+
+
+def _compute_loss(out: Tensor) -> Tensor:
+    """Returns the mean squared distance of an output from fixed random targets."""
+    draw = torch.Generator().manual_seed(2)
+    return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+
+
+def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+
+    Returns:
+        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with exactly(), guard_foreign_code("the model"):
+        out = model(*inputs[0], **inputs[1])
+        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        if not found:
+            return {}
+        losses = {"": _compute_loss(output_of(out)), **found}
+        grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
+    return {
+        (loss, name): float(g.norm() / main.norm())
+        for loss in grads.keys() - {""}
+        for name, g, main in zip(named, grads[loss], grads[""], strict=True)
+        if g is not None and main is not None and g.any() and main.any()
+    }
+
+
+def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
+    need.
+
+    The power is fitted at the parameter where the extra loss has its largest share at the base.
+
+    Args:
+        loss: name of the loss.
+        found: by parameter, the gradient ratios at every size.
+        m: the measurement, for the sizes.
+    """
+    there = [x for x in found if all(map(len, found[x]))]
+    if not there:
+        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+    name = max(there, key=lambda x: float(np.median(found[x][0])))
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
+    said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
+    flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
+    apart = power.low > OFF or power.high < -OFF
+    return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
+
+
+def _predict_exponents(
+    d: Derivation,
+    zero: Sequence[str],
+    names: Mapping[str, Sequence[str]],
+    steps: int,
+    moved: Mapping[str, Fraction],
+    left: set[str],
+) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
+    """Predicts the exponents of the measured series.
+
+    Args:
+        d: the derivation.
+        zero: tensors that start at zero instead of as derived.
+        names: by series, the quantities that it is compared with.
+        steps: number of steps.
+        moved: by signal, the exponent of multipliers that are folded into it.
+        left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
+
+    Returns:
+        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
+        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
+        leading one.
+    """
+    tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
+    point = replace(d.scaling, tensors=tensors).point(d.ray)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
+    lows: dict[tuple[str, int], Fraction | None] = {}
+
+    def more(quantity: str) -> Fraction:
+        return moved.get(_get_signal(quantity), Fraction(0))
+
+    def cell(quantity: str, t: int) -> Cell:
+        answer = predict_briefly(analysis, quantity, t)
+        exponent = answer.exponent if answer.decided else ...
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
+        return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
+
+    def row(quantity: str) -> list[Cell]:
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
+
+    def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... not in rows[name][t]:
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
+        if isinstance(bound := bounds[name], EllipsisType) or bound is None:
+            raise LookupError(f"{name} at t={t} has no bound")
+        shown = ((x, lows.get((x, t))) for x in names[name])
+        return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
+
+    def at_most(quantities: Sequence[str]) -> Cell:
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
+        return max(known) if known and len(known) == len(bounds) else ...
+
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
+    with analysis.meter.within(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
+    bounds = {name: at_most(x) for name, x in names.items() if ... in predicted[name]}
+    return predicted, bounds, powers
+
+
+def _get_signal(quantity: str) -> str:
+    """Returns the signal that a quantity belongs to (``h`` of ``h.change``)."""
+    return quantity.partition(".")[0]
+
+
+def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
+    power there, so that a faster decaying term does not lead at small sizes."""
+    stds = {}
+    for role, settings in numbers.tensors.items():
+        if (rule := settings["init_std"].rule) is None:
+            continue  # it starts at zero
+        most = rule.at({"L": 1, **numbers.way.base})
+        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        stds[role] = min(own or most, most)
+    return stds
+
+
+def _list_tensors(inputs: Inputs) -> list[Tensor]:
+    """Returns the tensors among the positional and keyword inputs."""
+    return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
+
+
+def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
+    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+
+    Every size of an axis is a multiple of the greatest common divisor of both ends.
+
+    Examples:
+        >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
+        {'N': 64, 'M': 8}
+
+    Raises:
+        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
+    """
+    whole = way(base, target)
+    if whole.ray is None or not whole.exact:
+        raise UsageError(
+            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
+            "give for example N=32,M=4 and N=128,M=16"
+        )
+    if points < 2:
+        raise UsageError(f"points is {points}; give two or more, three for a verdict")
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
+    for axis, n in base.items():
+        grid, ratio = math.gcd(n, target[axis]), target[axis] / n
+        places = [n * ratio ** (k / (points - 1)) for k in range(points)]
+        for size, place in zip(sizes, places, strict=True):
+            size[axis] = max(1, round(place / grid)) * grid
+        apart = ratio ** (OFF / (points - 1))
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+=======
+            for e, rule, x in parts
+        ]
+    )
+
+
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+
+    Raises:
+        UsageError: an optimizer class without a rule.
+    """
+    found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
+    for part in list_optimizers(own) if own is not None else ():
+        rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
+        if rule is None:
+            known = ", ".join(RULES)
+            raise UsageError(f"build brings {type(part).__name__}; a check knows {known}, or say optimizer=RULE")
+        found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "adamw")
+    roles = roles_of([*found], reading.network.tensors)
+    return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
+
+
+def _get_epsilons(p: Plan) -> dict[str, float]:
+    """Returns the epsilon of every parameter that has one, by name."""
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
+
+
+def _measure_gradients(
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+) -> dict[str, float]:
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
+    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
+    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
+        for e in p.entries:
+            if e.tensor.grad is not None:
+                for role in roles_of([e.name], numbers)[e.name]:
+                    size = float(e.tensor.grad.square().mean().sqrt())
+                    sizes[role] = max(size, sizes.get(role, TINY))
+    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
+
+
+def _train_steps(
+    model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
+) -> Iterator[None]:
+    """Yields before training and after every step on the squared distance from fixed random targets, without weight
+    decay.
+
+    Args:
+        model: the model.
+        optimizer: one optimizer, or several joined.
+        inputs: the model's input.
+        steps: number of steps.
+        epsilons: by parameter name; parameters not listed get ``TINY``.
+    """
+    named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
+    for part in list_optimizers(optimizer):
+        alone = [(group, p) for group in part.param_groups for p in group["params"]]
+        part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    places, keywords = inputs
+
+    def loss(step: int) -> Tensor:
+        return _compute_loss(output_of(model(*places, **keywords)))
+
+    yield
+    with exactly(), guard_foreign_code("training the model"):
+        for _ in descend(optimizer, loss, steps):
+            yield
+
+
+def _compute_loss(out: Tensor) -> Tensor:
+    """Returns the mean squared distance of an output from fixed random targets."""
+    draw = torch.Generator().manual_seed(2)
+    return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+
+
+def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+
+    Returns:
+        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with exactly(), guard_foreign_code("the model"):
+        out = model(*inputs[0], **inputs[1])
+        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        if not found:
+            return {}
+        losses = {"": _compute_loss(output_of(out)), **found}
+        grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
+    return {
+        (loss, name): float(g.norm() / main.norm())
+        for loss in grads.keys() - {""}
+        for name, g, main in zip(named, grads[loss], grads[""], strict=True)
+        if g is not None and main is not None and g.any() and main.any()
+    }
+
+
+def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
+    need.
+
+    The power is fitted at the parameter where the extra loss has its largest share at the base.
+
+    Args:
+        loss: name of the loss.
+        found: by parameter, the gradient ratios at every size.
+        m: the measurement, for the sizes.
+    """
+    there = [x for x in found if all(map(len, found[x]))]
+    if not there:
+        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+    name = max(there, key=lambda x: float(np.median(found[x][0])))
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
+    said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
+    flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
+    apart = power.low > OFF or power.high < -OFF
+    return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
+
+
+def _predict_exponents(
+    d: Derivation,
+    zero: Sequence[str],
+    names: Mapping[str, Sequence[str]],
+    steps: int,
+    moved: Mapping[str, Fraction],
+    left: set[str],
+) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
+    """Predicts the exponents of the measured series.
+
+    Args:
+        d: the derivation.
+        zero: tensors that start at zero instead of as derived.
+        names: by series, the quantities that it is compared with.
+        steps: number of steps.
+        moved: by signal, the exponent of multipliers that are folded into it.
+        left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
+
+    Returns:
+        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
+        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
+        leading one.
+    """
+    tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
+    point = replace(d.scaling, tensors=tensors).point(d.ray)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
+    lows: dict[tuple[str, int], Fraction | None] = {}
+
+    def more(quantity: str) -> Fraction:
+        return moved.get(_get_signal(quantity), Fraction(0))
+
+    def cell(quantity: str, t: int) -> Cell:
+        answer = predict_briefly(analysis, quantity, t)
+        exponent = answer.exponent if answer.decided else ...
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
+        return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
+
+    def row(quantity: str) -> list[Cell]:
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
+
+    def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... not in rows[name][t]:
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
+        if isinstance(bound := bounds[name], EllipsisType) or bound is None:
+            raise LookupError(f"{name} at t={t} has no bound")
+        shown = ((x, lows.get((x, t))) for x in names[name])
+        return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
+
+    def at_most(quantities: Sequence[str]) -> Cell:
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
+        return max(known) if known and len(known) == len(bounds) else ...
+
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
+    with analysis.meter.limit_work(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
+    bounds = {name: at_most(x) for name, x in names.items() if ... in predicted[name]}
+    return predicted, bounds, powers
+
+
+def _get_signal(quantity: str) -> str:
+    """Returns the signal that a quantity belongs to (``h`` of ``h.change``)."""
+    return quantity.partition(".")[0]
+
+
+def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
+    power there, so that a faster decaying term does not lead at small sizes."""
+    stds = {}
+    for role, settings in numbers.tensors.items():
+        if (rule := settings["init_std"].rule) is None:
+            continue  # it starts at zero
+        most = rule.at({"L": 1, **numbers.way.base})
+        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        stds[role] = min(own or most, most)
+    return stds
+
+
+def _list_tensors(inputs: Inputs) -> list[Tensor]:
+    """Returns the tensors among the positional and keyword inputs."""
+    return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
+
+
+def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
+    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+
+    Every size of an axis is a multiple of the greatest common divisor of both ends.
+
+    Examples:
+        >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
+        {'N': 64, 'M': 8}
+
+    Raises:
+        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
+    """
+    whole = way(base, target)
+    if whole.ray is None or not whole.exact:
+        raise UsageError(
+            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
+            "give for example N=32,M=4 and N=128,M=16"
+        )
+    if points < 2:
+        raise UsageError(f"points is {points}; give two or more, three for a verdict")
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
+    for axis, n in base.items():
+        grid, ratio = math.gcd(n, target[axis]), target[axis] / n
+        places = [n * ratio ** (k / (points - 1)) for k in range(points)]
+        for size, place in zip(sizes, places, strict=True):
+            size[axis] = max(1, round(place / grid)) * grid
+        apart = ratio ** (OFF / (points - 1))
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+>>>>>>> theirs
             raise UsageError(
                 "the output has no gradient, because it is detached or computed under torch.no_grad; return it with "
                 "its graph"

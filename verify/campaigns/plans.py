@@ -151,7 +151,7 @@ class Job:
         analysis = signals.derivation.analysis()
 
         def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
-            with analysis.meter.within(EACH):
+            with analysis.meter.limit_work(EACH):
                 return analysis.powers(name, t)
 
         powers = briefly if has_work_budget(self.configuration.network) else analysis.powers

@@ -35,7 +35,7 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
         return Signals(trained, steps, analysis.evaluate_all(steps, table))
     first = analysis.evaluate_all(steps, [name for name in table if name in claimed]) if claimed else {}
     rows = dict[str, tuple[Bracket, ...]]()
-    with analysis.meter.within(ALL):
+    with analysis.meter.limit_work(ALL):
         for name in iterate_with_progress("predicting", "quantities", list(table)):
             rows[name] = first.get(name) or tuple(predict_briefly(analysis, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
@@ -43,7 +43,7 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
 
 def predict_briefly(analysis: Analysis, name: str, t: int) -> Bracket:
     """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
-    with analysis.meter.within(EACH):
+    with analysis.meter.limit_work(EACH):
         answer = analysis(name, t, QUICKLY)
         return analysis(name, t) if answer.decided else Bracket(why=WORK_LIMIT_REASON)
 
