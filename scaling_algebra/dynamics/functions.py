@@ -291,7 +291,6 @@ class Softmax(Entrywise):
 
 
 SOFTMAX = Softmax()
-<<<<<<< ours
 
 
 class Centre:
@@ -299,26 +298,19 @@ class Centre:
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+        return tr.algebra.subtract_mean(tr.read_factor(s.inputs[0], "value", t), s.over)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+        return tr.algebra.subtract_mean(tr.read_factor(s.inputs[0], "change", t), s.over)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        return tr.algebra.centred(above, s.over)
+        return tr.algebra.subtract_mean(above, s.over)
 
 
-_LEFT = 4
-"""The least degree of a polynomial that stands for a function of what a norm makes.
-||||||| base
-_LEFT = 4
-"""The least degree of a polynomial that stands for a function of what a norm makes.
-=======
 _LEAST_DEGREE = 4
 """Minimum degree of the polynomial for a function of a norm's output.
->>>>>>> theirs
 
 Law: a layer norm removes from the gradient at its output y everything that is constant or a multiple of y. This is the
 whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms, such as y^3.

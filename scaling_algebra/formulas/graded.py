@@ -1,4 +1,4 @@
-"""GradeSizes of signals as functions of unknown parameters: maxima of linear forms in the unknown exponents b, c and alpha.
+"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the exponents b, c and alpha.
 
 A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. These scale alike
 when parameters change, so a smaller one can be dropped as safely as at a single point; the union over grades is the

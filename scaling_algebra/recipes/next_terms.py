@@ -3,8 +3,8 @@
 Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
 power of the sizes, such as (M/N)^(1/2). Numbers tuned where it is not small are tuned for both terms.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (the
-same question for measured sizes).
+Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (
+the same question for measured sizes).
 """
 
 from __future__ import annotations

@@ -70,36 +70,6 @@ def test_a_function_that_torch_lacks_is_defined_in_one_place(tmp_path, monkeypat
     assert " exponents agree" in scalecalc("verify", *asked, "--seeds", "4").stdout
 
 
-<<<<<<< ours
-||||||| base
-class Centre:
-    """Less its mean along a letter: linear, and its own transpose."""
-
-    def value(self, tr, s, t):
-        return tr.algebra.subtract_mean(tr.at(s.inputs[0], "value", t), s.over)
-
-    def change(self, tr, s, t):
-        return tr.algebra.subtract_mean(tr.at(s.inputs[0], "change", t), s.over)
-
-    def adjoint(self, tr, s, k, above, t, modes):
-        return tr.algebra.subtract_mean(above, s.over)
-
-
-=======
-class Centre:
-    """Less its mean along a letter: linear, and its own transpose."""
-
-    def value(self, tr, s, t):
-        return tr.algebra.centred(tr.read_factor(s.inputs[0], "value", t), s.over)
-
-    def change(self, tr, s, t):
-        return tr.algebra.centred(tr.read_factor(s.inputs[0], "change", t), s.over)
-
-    def adjoint(self, tr, s, k, above, t, modes):
-        return tr.algebra.centred(above, s.over)
-
-
->>>>>>> theirs
 @pytest.mark.parametrize("rule", ["sgd", "muon"])
 def test_a_kind_is_what_its_rule_says(rule):
     """A layernorm is a mean that is subtracted, by its own rule, and an rmsnorm: bounds of later steps, too."""

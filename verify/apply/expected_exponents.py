@@ -70,7 +70,7 @@ def predict_exponents(
         return max(known) if known and len(known) == len(bounds) else ...
 
     asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
-    with analysis.meter.within(ALL):
+    with analysis.meter.limit_work(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
