@@ -82,15 +82,11 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
                 loss = larger_size(loss, top + cut) if doubted else loss
     if algebra.rung.whole and dropped is not None:
         raise Exhausted
-    ba, bb = algebra.bound(a), algebra.bound(b)
-    if a.tail is not None and bb is not None:
-        dropped = larger_size(dropped, a.tail + bb + extra)
-    if b.tail is not None and ba is not None:
-        dropped = larger_size(dropped, b.tail + ba + extra)
-    if a.loss is not None and bb is not None:
-        loss = larger_size(loss, a.loss + bb + extra)
-    if b.loss is not None and ba is not None:
-        loss = larger_size(loss, b.loss + ba + extra)
+    for s, other in ((a, b), (b, a)):
+        if (s.tail is None and s.loss is None) or (most := _bound_dropped(algebra, s, other, out, extra)) is None:
+            continue
+        dropped = dropped if s.tail is None else larger_size(dropped, s.tail + most)
+        loss = loss if s.loss is None else larger_size(loss, s.loss + most)
     made = Provenance("product", (a, b), tag=tag)
     return algebra.prune(algebra.inherit_attributes(Signal(out, terms, dropped, made=made, loss=loss)))
 
@@ -143,32 +139,56 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     factors share and keep several indices of one axis, each but the first costs half its dimension. If a factor is an
     initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
+    coherent = _bound_sum(algebra, a, b, out)
+    costs = [coherent, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
+    for s, other in ((a, b), (b, a)):
+        if s.tail is None and other.depends is not None:
+            costs.append(coherent - min((_find_saving(algebra, s, k, other, out) for k in s.terms), default=0))
+    return min(x for x in costs if x is not None)
+
+
+def _bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
+    """Returns the bound of ``bound_product`` where nothing but the sizes of both factors is known."""
     sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
     shared: dict[str, list[int]] = {}
     for x in a.letters:
         if x in b.letters and x in out and x not in a.flat | b.flat:
             shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
-    meet = sum(sum(halves) - min(halves) for halves in shared.values())
-    costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
-    if a.depends is not None and b.depends is not None and not a.depends & b.depends:
-        saved = (_bound_saving(algebra, a, out), _bound_saving(algebra, b, out))
-        costs += [sums + meet - x for x in saved if x is not None]
-    return min(x for x in costs if x is not None)
+    return sums + sum(sum(halves) - min(halves) for halves in shared.values())
 
 
-def _bound_saving(algebra: SignalSizes, a: Signal, out: str) -> int | None:
-    """Returns by how much the bound on a product of a signal with an independent one decreases; None if nothing is
-    known.
+def _find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
+    """Returns by how much the bound on a product of one kernel of a signal with another signal decreases.
 
-    Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (kernels are Wick
-    products). So a sum over such an index, of products with an independent signal, is a sum of uncorrelated terms.
+    Law: given the tensors that the other signal depends on, entries of a kernel that differ in an index of a leaf of
+    any further tensor are uncorrelated (kernels are Wick products). So a sum over such an index is one of uncorrelated
+    terms, whatever the other factor is. Indices that are always equal count once.
     """
-    if a.tail is not None:
-        return None
-    summed = [x for x in a.letters if x not in out]
-    if not all(algebra.kernels[k].along(a.letters.index(x)) for k in a.terms for x in summed):
-        return None
-    return sum(algebra.half[algebra.letters[x]] for x in summed)
+    if other.depends is None:
+        return 0
+    kernel, classes = algebra.kernels[k], set[int]()
+    for at, x in enumerate(s.letters):
+        if x not in out and algebra.tensors_along(k, at) & ~other.depends:
+            classes.add(kernel.opens[at])
+    return sum(algebra.half[kernel.types[c]] for c in classes)
+
+
+def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: int) -> int | None:
+    """Returns a bound on the product of what was dropped of a signal with another one, relative to what was dropped.
+
+    Args:
+        algebra: the algebra.
+        a: the signal.
+        b: the other one.
+        out: the indices of the result.
+        extra: the bound on all of the product.
+    """
+    coherent, rest = _bound_sum(algebra, a, b, out), larger_size(b.tail, b.least)
+    largest = None if rest is None else rest + extra
+    for k, e in b.terms.items():
+        cost = min(extra, coherent - _find_saving(algebra, b, k, a, out))
+        largest = larger_size(largest, e + algebra.weights[k] + cost)
+    return largest
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from math import gcd
+from operator import or_
 from typing import Generic, Self, TypeVar
 
 from scaling_algebra.spec.axes import Ray
@@ -150,6 +152,7 @@ class KernelStore(Packing):
         self.kernels: list[Kernel] = []
         self.weights: list[int] = []
         self.in_doubt: list[bool] = []
+        self._along: dict[tuple[int, int], int] = {}
         self.opaque: list[bool] = []
         """Of every kernel, whether it is multiplied by numbers that are not known."""
         self._clear: dict[int, int] = {}
@@ -249,6 +252,12 @@ class KernelStore(Packing):
         opens = tuple(range(len(letters)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", opens)))
         return self.intern(Kernel(tuple(self.letters[x] for x in letters), opens, tuple(leaves)))
+
+    def tensors_along(self, k: int, at: int) -> int:
+        """Returns the initial tensors that a kernel has along an open index, as bits."""
+        if (k, at) not in self._along:
+            self._along[k, at] = reduce(or_, (self.tensor_bit(name) for name, _ in self.kernels[k].along(at)), 0)
+        return self._along[k, at]
 
     def kernel(self, k: int) -> Kernel:
         """Returns a kernel by id."""

@@ -28,7 +28,7 @@ from scaling_algebra.waiting import iterate_with_progress
 
 from .bounds import BoundRun, find_shaken, find_unsettled
 from .brackets import Bracket
-from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
+from .budgets import ALONE, BEGUN, FOUND, LADDER, NEAR, PARTS, QUICK, SIMPLEST, STARTS, WITNESSES, WORK
 from .parts import ORDERS, SLOW, counting, parts, signal_of
 from .quantities import Quantity, quantities, with_decay
 from .run import BeyondPowerCounting, Divisor
@@ -121,6 +121,7 @@ class Analysis:
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
+        self._started = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
         """The bracket of a quantity after t updates.
@@ -141,6 +142,14 @@ class Analysis:
             elif bracket.unknown:
                 bracket = self(name, t, strategy)
         return bracket
+
+    def started(self, name: str) -> Bracket:
+        """The bracket of a quantity before training that steps divide by. Many questions use it, so that its work
+        counts for none of them, and has a limit of its own."""
+        if name not in self._started:
+            with self.meter.pause_counting(), self.meter.within(STARTS):
+                self._started[name] = self(name, 0)
+        return self._started[name]
 
     def known(self, name: str, t: int) -> bool:
         """A certified answer is there already."""
@@ -237,7 +246,8 @@ class Analysis:
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
-        answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
+        look = self.whole if self.whole is not None and begins_alike else self
+        answer = look(name, t) if t else look.started(name)
         if self.meter.spent:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -368,13 +378,13 @@ class Parts:
 
     def _first_alike(self, part: Analysis, role: str) -> bool:
         gradient = f"g{self.whole.network.tensors[role].symbol}"
-        own, other = self.whole(gradient, 0), part(gradient, 0)
-        return own.decided and other.decided and own.size is not None and own.size == other.size
+        size = self.whole.started(gradient).size
+        return size is not None and part.started(gradient).size == size
 
     def _as_large(self, part: Analysis) -> bool:
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
-        return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
+        return all((own := part.started(x)).decided and own.size == self.whole.started(x).size for x in read)
 
     def started(self, part: Analysis, rung: Budget) -> Trajectory:
         """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
@@ -467,7 +477,7 @@ def monomial(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return known
     few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
-    rungs: tuple[Budget, ...] = PARTS if few else WITNESSES
+    rungs = [rung for rung in (PARTS if few else WITNESSES) if t < 2 or not rung.numbers]
     for rung in rungs:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
@@ -495,7 +505,7 @@ def _begins_outgrown(look: Analysis, name: str) -> bool:
 def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
     """One budget after the other, by default those of the analysis, until one decides or none can."""
     look, name, t = q
-    low = known.low
+    low, lead = known.low, known.lead
     usual = LADDER[:1] if look.whole is not None else look.ladder or LADDER
     if not t and look.network.norms:
         usual = (usual[0], BEGUN, *usual[1:])
@@ -507,7 +517,8 @@ def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
             break
         if known.low is not None:
             low = known.low if low is None else max(low, known.low)
-    return replace(known, low=low)
+        lead = known.lead if lead is None else lead
+    return replace(known, low=low, lead=known.lead if known.lead is not None else lead)
 
 
 def two_degrees_more(q: Query, known: Bracket) -> Bracket:
@@ -532,7 +543,18 @@ def bound_above(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return replace(known, assumes=notes)
     high = look.upper(name) if t else None
-    return Bracket(known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK))
+    why = known.why or min(known.assumes - ASSUMPTIONS.keys(), default="") or explain_open(known.lead, high)
+    return Bracket(known.low, high, None, notes, why)
+
+
+def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
+    """Returns why a size is open: what was found of it, and what is not excluded."""
+    if lead is None:
+        return WORK
+    if high is not None and high <= lead:
+        return f"{FOUND}n^({lead}) were found, which the rest may cancel"
+    rest = "the rest has no bound" if high is None else f"of the rest it is known only that it is at most n^({high})"
+    return f"{FOUND}n^({lead}) were found, and {rest}"
 
 
 def leading(q: Query, known: Bracket, rungs: Sequence[Budget] = QUICK) -> Bracket:

@@ -38,13 +38,18 @@ WITNESSES = (
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
 PARTS = (
     Budget(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
+    Budget(NEAR, most=24, work=1_000, total=20_000, doubts=96, numbers=True),
     Budget(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
 )
 """Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
-polynomials of degree one. The second decides what the first found as large as its bound."""
+polynomials of degree one. The second is for sizes up to the first update, which follow from gradients before training:
+as little is kept of what norms take away from these as ``BEGUN`` keeps. The last decides what the first found as large
+as its bound."""
 
-WORK = "skipped terms may be as large; the work limit was reached (derive --effort goes on)"
-"""The reason where nothing else stands in the way."""
+WORK = "what it is a sum of takes more work than a question may (derive --effort goes on)"
+"""The reason where nothing else stands in the way, and no part of a size was found."""
+FOUND = "parts of "
+"""How the reason begins where some were found."""
 ALONE = 60_000
 """Work for a run that certifies by itself what one in which less happens shows."""
 SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
@@ -55,6 +60,8 @@ LITTLE = 5_000
 """Work for one demand before all of them were asked."""
 AHEAD = 5_000
 """Nodes that one product may take on the update after the horizon."""
+STARTS = 60_000
+"""Work for a size before training that steps divide by."""
 PIECE = 100_000
 """Work for a piece of a sum over experts that one tensor makes."""
 STRUCTURES = 1_200_000

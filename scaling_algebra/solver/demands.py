@@ -10,9 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means, lead_within
+from scaling_algebra.dynamics.analysis import (
+    LEAD,
+    RESTRICTED,
+    SHORTLY,
+    SIMPLY,
+    WITNESS,
+    Analysis,
+    Means,
+    explain_open,
+    lead_within,
+)
 from scaling_algebra.dynamics.brackets import Bracket, Exponent
-from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, QUICK, SHOWN, WORK
+from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, FOUND, LITTLE, PIECE, QUICK, SHOWN, WORK
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
@@ -57,7 +67,7 @@ NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = lead_within(AHEAD)
 """Budget for the update after the horizon."""
-_SPENT = "skipped terms may be as large, also at the largest budgets (--effort)"
+_SPENT = "what it is a sum of takes more work than the largest budgets have (--effort)"
 """The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
@@ -503,8 +513,23 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if failure and failure.open:
             limited = demand.kind in ("theta", "bounded")
             left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
-    other = look.bounds.why or (_SPENT if at.effort else "")
-    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK) else x for x in left)
+    return tuple(replace(x, why=why) for x, why in zip(left, _explain_left(at, left, look), strict=True))
+
+
+def _explain_left(at: Places, left: Sequence[OpenDemand], look: Analysis) -> Iterable[str]:
+    """Returns the reason of each undecided size: what there are no bounds for, what is known of it, or what was found
+    of it and how large it may be."""
+    with at.meter.pause_counting(), at.meter.within(AHEAD * len(left)):
+        for x in left:
+            if look.bounds.why and (x.why in ("", WORK) or x.why.startswith(FOUND)):
+                yield look.bounds.why
+            elif x.why in ("", WORK):
+                leads = [look(x.quantity, t, _AHEAD).lead for t in range(1, HORIZON + 1)]
+                lead = max((e for e in leads if e is not None), default=None)
+                why = explain_open(lead, look.upper(x.quantity))
+                yield _SPENT if at.effort and why == WORK else why
+            else:
+                yield x.why
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
