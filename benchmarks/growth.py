@@ -18,15 +18,15 @@ SECONDS = 30
 LAYERS, STEPS, LETTERS = (2, 5, 10, 20, 50, 100), (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5)
 
 
-def write_chain(layers: int, function: str = "", letters: int = 1) -> str:
+def write_chain(layers: int, function: str = "", indices: int = 1) -> str:
     """Returns the file of a chain: an input, hidden layers, a readout.
 
     Args:
         layers: number of matrices.
         function: applied to every hidden signal; "" for none.
-        letters: number of indices of every signal, each of its own growing axis.
+        indices: number of indices of every signal, each of its own growing axis.
     """
-    inner, outer = "abcdeg"[:letters], "ijklmn"[:letters]
+    inner, outer = "abcdeg"[:indices], "ijklmn"[:indices]
     one, two = ",".join(inner), ",".join(outer)
     lines = [f"h1[{one}] = W1[{one},x] data[x]"]
     for k in range(2, layers):
@@ -39,12 +39,12 @@ def write_chain(layers: int, function: str = "", letters: int = 1) -> str:
     return f'name = "chain"\naxes = {{ {said} }}\nequations = """\n{equations}\n"""\n'
 
 
-def time_answer(text: str, letters: int, verb: str, *more: str) -> float | None:
+def time_answer(text: str, indices: int, verb: str, *more: str) -> float | None:
     """Returns the CPU seconds of one answer; None if they exceed ``SECONDS``."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "chain.toml"
         file.write_text(text, encoding="utf-8")
-        where = ["--network", str(file), "--ray", ",".join(f"A{k}=1" for k in range(letters))]
+        where = ["--network", str(file), "--ray", ",".join(f"A{k}=1" for k in range(indices))]
         asked = [verb, *where, "--optimizer", "sgd", "--parameterization", "mup", *more]
         done = run_fresh(build_command(*asked), limit=SECONDS)
     return done.cpu if done.status == 0 else None

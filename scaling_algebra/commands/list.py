@@ -66,11 +66,11 @@ def names_document() -> Document:
 def network_document(network: Network) -> Document:
     """Returns a network's equations, indices, tensors and quantities."""
     equations = [("  ", Code(line)) for line in as_text(network).splitlines()]
-    letters = {
+    indices = {
         x: f"{axis} ({describe_axis(axis)})" if describe_axis(axis) != axis else axis
         for x, axis in network.axes.items()
     }
-    tensors = {role: write_indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
+    tensors = {role: write_indexed(t.symbol, t.indices) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,
         "title": network.title,
@@ -84,7 +84,7 @@ def network_document(network: Network) -> Document:
         Heading(literal(f"{network.name}: {network.title}")),
         Heading("equations", 2),
         Lines.of(*equations),
-        *_make_section("letters", letters.items()),
+        *_make_section("letters", indices.items()),
         *_make_section("tensors", tensors.items()),
         *_make_section("quantities", _list_formulas(network).items()),
     ]

@@ -18,47 +18,47 @@ from .sizes import SignalSizes
 class Algebra(SignalSizes):
     """Arithmetic of signals on one ray; ``KernelStore`` describes its arguments."""
 
-    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+    def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         """Returns the signal of an initial tensor.
 
         Args:
             name: its name.
-            letters: its indices.
+            indices: its indices.
             exponent: packed size of its entries.
             indices: the indices along which it varies; by default all. A tensor that all experts share is constant
                 along the expert index.
         """
-        live = self.live(letters)
-        varying = self.live(letters if indices is None else indices)
-        kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
+        live = self.live(indices)
+        varying = self.live(indices if along is None else along)
+        kernel = leaf_kernel(name, [self.indices[x] for x in live], [live.index(x) for x in varying])
         flat = frozenset(live) - frozenset(varying)
         depends = None if name.startswith(INDICATOR) else self.tensor_bit(name)
         return Signal(
             live, {self.intern(kernel): exponent}, None, varying, made=Provenance("tensor"), flat=flat, depends=depends
         )
 
-    def constant(self, letters: str, exponent: int = 0) -> Signal:
+    def constant(self, indices: str, exponent: int = 0) -> Signal:
         """Returns a deterministic signal all of whose entries have the packed size ``exponent``."""
-        live = self.live(letters)
-        kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
+        live = self.live(indices)
+        kernel = Kernel(tuple(self.indices[x] for x in live), tuple(range(len(live))), ())
         flat: frozenset[str] = frozenset(live)
         return Signal(live, {self.intern(kernel): exponent}, made=Provenance("constant"), flat=flat, depends=0)
 
-    def unknown(self, letters: str, size: int = 0) -> Signal:
+    def unknown(self, indices: str, size: int = 0) -> Signal:
         """Returns a signal of which only a packed upper bound on the size of its entries is known."""
-        return Signal(self.live(letters), {}, size, made=Provenance("constant"))
+        return Signal(self.live(indices), {}, size, made=Provenance("constant"))
 
-    def given(self, name: str, letters: str) -> Signal:
+    def given(self, name: str, indices: str) -> Signal:
         """Returns a constant whose entries are fixed numbers of size 1 that differ along each index."""
-        live = self.live(letters)
+        live = self.live(indices)
         if not live:
             return self.constant(live)
-        kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
+        kernel = leaf_kernel(f"{CONSTANT}{name})", [self.indices[x] for x in live], range(len(live)))
         return Signal(live, {self.intern(kernel): 0}, made=Provenance("tensor"), depends=0)
 
-    def nothing(self, letters: str) -> Signal:
+    def nothing(self, indices: str) -> Signal:
         """Returns a signal that is exactly zero."""
-        return Signal(self.live(letters), {})
+        return Signal(self.live(indices), {})
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         """Returns a signal times deterministic factors."""
@@ -72,7 +72,7 @@ class Algebra(SignalSizes):
         changes = {"made": made, "least": least, "sound": sound, "loss": loss, "centred": zero}
         return s.but(terms=terms, tail=tail, leaf=None, name="", **changes)
 
-    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+    def centred(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         """Subtracts the mean over an index: the part that is constant along it cancels exactly, the rest keeps its
         size.
 
@@ -82,45 +82,45 @@ class Algebra(SignalSizes):
 
         Args:
             s: the signal.
-            letter: the index.
+            index: the index.
             ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
         """
-        if letter not in s.letters:
-            raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
-        if population(self.letters[letter]) not in self.subtracts:
-            raise ValueError(f"cannot centre over {letter!r}: means along {self.letters[letter]} are not declared")
-        if letter in s.flat:
-            return Signal(s.letters, {})
-        at = s.letters.index(letter)
+        if index not in s.indices:
+            raise ValueError(f"cannot centre over {index!r}: the algebra does not track it")
+        if population(self.indices[index]) not in self.subtracts:
+            raise ValueError(f"cannot centre over {index!r}: means along {self.indices[index]} are not declared")
+        if index in s.flat:
+            return Signal(s.indices, {})
+        at = s.indices.index(index)
         keep = {k: e for k, e in s.terms.items() if _varies_along(self.kernels[k], at, ignoring)}
         if s.signed:
             squares = [k for k in keep if _has_square(self.kernels[k], at)]
             keep |= {self.with_doubt(k): keep.pop(k) - self.later for k in squares}
-        zero = {x: Algebra.centred(self, rest, letter, ignoring) for x, rest in s.centred.items()}
-        zero |= {} if ignoring else {letter: Signal(s.letters, {})}
+        zero = {x: Algebra.centred(self, rest, index, ignoring) for x, rest in s.centred.items()}
+        zero |= {} if ignoring else {index: Signal(s.indices, {})}
         s = s.but(least=None)
         return s.but(terms=keep, leaf=None, name="", made=Provenance("centred", (s,)), centred=zero)
 
-    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
+    def restricted(self, s: Signal, index: str, to: str) -> Signal:
         """Keeps a subset of the entries along an index, chosen independently of the signal.
 
         Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
 
         Args:
             s: the signal.
-            letter: the index.
+            index: the index.
             to: the index of the subset, of a smaller axis.
         """
-        if letter not in s.letters:
+        if index not in s.indices:
             return s
-        at, terms = s.letters.index(letter), dict[int, int]()
+        at, terms = s.indices.index(index), dict[int, int]()
         for k, e in s.terms.items():
             number = self.retype(k, at, to)
             terms[number] = max(e, terms.get(number, e))
-        letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
+        indices, flat = s.indices.replace(index, to), frozenset(to if x == index else x for x in s.flat)
         made = Provenance("restricted", (s,))
-        zero = {x: Algebra.restricted(self, rest, letter, to) for x, rest in s.centred.items() if x != letter}
-        return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
+        zero = {x: Algebra.restricted(self, rest, index, to) for x, rest in s.centred.items() if x != index}
+        return s.but(indices=indices, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         """Renames indices of a signal, ``old`` to ``new``, position by position.
@@ -132,17 +132,17 @@ class Algebra(SignalSizes):
             return s
         to = dict(zip(old, new, strict=False))
         if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
-            raise ValueError(f"cannot call {old!r} {new!r}: letters must correspond one to one")
+            raise ValueError(f"cannot call {old!r} {new!r}: indices must correspond one to one")
         for x, y in to.items():
             if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
-                raise ValueError(f"cannot call {x!r} {y!r}: they are not letters of one axis")
-        if set(s.letters) - set(old):
-            raise ValueError(f"cannot call {old!r} {new!r}: the signal has letters {s.letters!r}")
+                raise ValueError(f"cannot call {x!r} {y!r}: they are not indices of one axis")
+        if set(s.indices) - set(old):
+            raise ValueError(f"cannot call {old!r} {new!r}: the signal has indices {s.indices!r}")
         leaf = None if s.leaf is None else "".join(to[x] for x in s.leaf)
-        letters = "".join(to[x] for x in s.letters)
+        indices = "".join(to[x] for x in s.indices)
         flat = frozenset(to[x] for x in s.flat)
         zero = {to[x]: Algebra.relabelled(self, rest, old, new) for x, rest in s.centred.items()}
-        return s.but(letters=letters, leaf=leaf, made=Provenance("relabelled", (s,)), flat=flat, centred=zero)
+        return s.but(indices=indices, leaf=leaf, made=Provenance("relabelled", (s,)), flat=flat, centred=zero)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Adds signals. Of equal kernels the larger exponent is kept.
@@ -164,7 +164,7 @@ class Algebra(SignalSizes):
                     twice.add(k)
         least = max((s.least for s in nonzero if s.least is not None), default=None)
         loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
-        whole = Signal(nonzero[0].letters, terms, tail, made=Provenance("sum", tuple(nonzero)), least=least, loss=loss)
+        whole = Signal(nonzero[0].indices, terms, tail, made=Provenance("sum", tuple(nonzero)), least=least, loss=loss)
         if twice and not twice.isdisjoint(self.leading(whole)):
             self.notes.add("generic-constants")
         centred = {x for s in nonzero for x in s.centred}
@@ -204,9 +204,9 @@ class Algebra(SignalSizes):
         if a.zero or b.zero:
             return Signal(out, {})
         centred = a.centred or b.centred
-        for x in sorted({*a.letters, *b.letters} - set(out)) if centred else "":
+        for x in sorted({*a.indices, *b.indices} - set(out)) if centred else "":
             # of what sums to zero, only a factor that varies is seen
-            if x not in b.letters or x not in a.letters:
+            if x not in b.indices or x not in a.indices:
                 a, b = a.centred.get(x, a), b.centred.get(x, b)
             elif x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
                 return self._apart(a, b, x, out, tag)
@@ -221,7 +221,7 @@ class Algebra(SignalSizes):
                 raise
             product = multiply_signals(self, a, b, out, tag, -self.step)
         for one, other in ((a, b), (b, a)) if centred else ():
-            for x in (x for x in one.centred if x in out and x not in set(other.letters) - other.flat):
+            for x in (x for x in one.centred if x in out and x not in set(other.indices) - other.flat):
                 product.centred = {**product.centred, x: Algebra.contract(self, one.centred[x], other, out, tag)}
         return product
 
@@ -270,12 +270,12 @@ class Algebra(SignalSizes):
     def _align(self, signals: Iterable[Signal]) -> list[Signal]:
         """Returns the signals with their indices in the order of the first."""
         parts = list(signals)
-        letters = parts[0].letters
+        indices = parts[0].indices
         for k, s in enumerate(parts):
-            if s.letters != letters:
-                if set(s.letters) != set(letters):
-                    raise ValueError(f"cannot add signals with letters {letters!r} and {s.letters!r}")
-                parts[k] = self.contract(s, self.constant(""), letters).but(name=s.name)
+            if s.indices != indices:
+                if set(s.indices) != set(indices):
+                    raise ValueError(f"cannot add signals with indices {indices!r} and {s.indices!r}")
+                parts[k] = self.contract(s, self.constant(""), indices).but(name=s.name)
         return parts
 
     def deterministic(self, s: Signal) -> bool:
@@ -285,14 +285,14 @@ class Algebra(SignalSizes):
 
 def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
     """Returns the indices of two factors that the result or another factor has."""
-    rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
-    return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
+    rest = set(out).union(*(s.indices for k, s in enumerate(pool) if k not in (i, j)))
+    return "".join(x for x in dict.fromkeys(pool[i].indices + pool[j].indices) if x in rest)
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
     """Returns a sort key of pairs of factors: the pair with the smallest key is multiplied first."""
     a, b = (pool[k] for k in pair)
-    shared, kept = set(a.letters) & set(b.letters), _remaining_indices(pool, *pair, out)
+    shared, kept = set(a.indices) & set(b.indices), _remaining_indices(pool, *pair, out)
     constants = sum(map(algebra.deterministic, (a, b)))
     leaves = [s.leaf for s in (a, b) if s.leaf is not None]
     acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
@@ -300,7 +300,7 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
     if rank == 3 and (not shared or len(leaves) == 2):
         rank = 4 if shared else 5
     if kept not in algebra.dimensions:
-        algebra.dimensions[kept] = sum((algebra.rate(algebra.letters[x]) for x in kept), Fraction(0))
+        algebra.dimensions[kept] = sum((algebra.rate(algebra.indices[x]) for x in kept), Fraction(0))
     return rank, algebra.dimensions[kept]
 
 

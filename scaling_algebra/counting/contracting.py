@@ -31,7 +31,7 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
         Exhausted: the product exceeds the work budget.
     """
     algebra.meter.add(PRODUCT_WORK)
-    spec, contraction, cost = algebra.meeting(a.letters, b.letters, out)
+    spec, contraction, cost = algebra.meeting(a.indices, b.indices, out)
     extra = bound_product(algebra, a, b, out)
     weights = algebra.weights
     left, right = algebra.rank_kernels(a), algebra.rank_kernels(b)
@@ -104,8 +104,8 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
     """
     assert s.made is not None and s.made.rule == "product"
     a, b = s.made.parts
-    spec, contraction, cost = algebra.meeting(a.letters, b.letters, s.letters)
-    extra, size = bound_product(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
+    spec, contraction, cost = algebra.meeting(a.indices, b.indices, s.indices)
+    extra, size = bound_product(algebra, a, b, s.indices), s.terms[k] + algebra.weights[k]
     for ra, ka, ea in algebra.rank_kernels(a):
         for rb, kb, eb in algebra.rank_kernels(b):
             if ra + rb + extra < size:
@@ -149,11 +149,11 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 def _bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     """Returns the bound of ``bound_product`` where nothing but the sizes of both factors is known."""
-    sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+    sums = sum(2 * algebra.half[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
-    for x in a.letters:
-        if x in b.letters and x in out and x not in a.flat | b.flat:
-            shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
+    for x in a.indices:
+        if x in b.indices and x in out and x not in a.flat | b.flat:
+            shared.setdefault(population(algebra.indices[x]), []).append(algebra.half[algebra.indices[x]])
     return sums + sum(sum(halves) - min(halves) for halves in shared.values())
 
 
@@ -167,7 +167,7 @@ def _find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: st
     if other.depends is None:
         return 0
     kernel, classes = algebra.kernels[k], set[int]()
-    for at, x in enumerate(s.letters):
+    for at, x in enumerate(s.indices):
         if x not in out and algebra.tensors_along(k, at) & ~other.depends:
             classes.add(kernel.opens[at])
     return sum(algebra.half[kernel.types[c]] for c in classes)
@@ -200,9 +200,9 @@ def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int
     """
     if a.leaf is None:
         return None
-    varying = set(b.letters) - b.flat
-    rows = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x in out and x not in varying)
-    cols = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x not in out)
-    others = {*a.letters, *b.letters} - {*a.leaf, *out}
-    lost = sum(2 * algebra.half[algebra.letters[x]] for x in others)
+    varying = set(b.indices) - b.flat
+    rows = sum(algebra.half[algebra.indices[x]] for x in a.leaf if x in out and x not in varying)
+    cols = sum(algebra.half[algebra.indices[x]] for x in a.leaf if x not in out)
+    others = {*a.indices, *b.indices} - {*a.leaf, *out}
+    lost = sum(2 * algebra.half[algebra.indices[x]] for x in others)
     return max(rows, cols) + cols - rows + lost

@@ -49,8 +49,8 @@ class Graded(Signal):
 
     __slots__ = ("parts",)
 
-    def __init__(self, letters: str, parts: dict[int, Signal], leaf: str | None = None) -> None:
-        super().__init__(letters, {}, leaf=leaf)
+    def __init__(self, indices: str, parts: dict[int, Signal], leaf: str | None = None) -> None:
+        super().__init__(indices, {}, leaf=leaf)
         self.parts = parts
 
     @property
@@ -58,7 +58,7 @@ class Graded(Signal):
         return all(s.zero for s in self.parts.values())
 
     def again(self) -> Signal:
-        copy = Graded(self.letters, self.parts, self.leaf)
+        copy = Graded(self.indices, self.parts, self.leaf)
         copy.name = self.name
         return copy
 
@@ -68,7 +68,7 @@ class FormAlgebra(Algebra):
 
     Args:
         ray: rates of the axes.
-        letters: axis of each index.
+        indices: axis of each index.
         names: the unknowns; a factor n^-x of an unknown x counts once.
         tracked: see ``KernelStore``.
         most: maximum number of grades of a product; None for no limit.
@@ -78,58 +78,58 @@ class FormAlgebra(Algebra):
     def __init__(
         self,
         ray: Ray,
-        letters: Mapping[str, str],
+        indices: Mapping[str, str],
         names: Sequence[str],
         tracked: str = "",
         most: int | None = None,
         centred: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(ray, letters, (), _GAP, tracked, centred)
+        super().__init__(ray, indices, (), _GAP, tracked, centred)
         self.names, self.most = tuple(names), most
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
         inner = super().pack(value, axes, {})
         return inner + _INNER * sum(-n << _FIELD * self.names.index(name) for name, n in unknowns.items())
 
-    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+    def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         grade, inner = split_grade(exponent)
-        s = super().tensor(name, letters, inner, indices)
-        return Graded(s.letters, {grade: s}, s.leaf)
+        s = super().tensor(name, indices, inner, along)
+        return Graded(s.indices, {grade: s}, s.leaf)
 
-    def constant(self, letters: str, exponent: int = 0) -> Signal:
+    def constant(self, indices: str, exponent: int = 0) -> Signal:
         grade, inner = split_grade(exponent)
-        s = super().constant(letters, inner)
-        return Graded(s.letters, {grade: s})
+        s = super().constant(indices, inner)
+        return Graded(s.indices, {grade: s})
 
-    def bound_by_unknown(self, letters: str, unknown: str) -> Signal:
+    def bound_by_unknown(self, indices: str, unknown: str) -> Signal:
         """Returns a signal of which only the size n^-unknown is known, as an upper bound."""
         grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
-        live = self.live(letters)
+        live = self.live(indices)
         return Graded(live, {grade: Signal(live, {}, tail=inner)})
 
-    def nothing(self, letters: str) -> Signal:
-        return Graded(self.live(letters), {})
+    def nothing(self, indices: str) -> Signal:
+        return Graded(self.live(indices), {})
 
-    def given(self, name: str, letters: str) -> Signal:
-        s = super().given(name, letters)
-        return s if isinstance(s, Graded) else Graded(s.letters, {0: s})
+    def given(self, name: str, indices: str) -> Signal:
+        s = super().given(name, indices)
+        return s if isinstance(s, Graded) else Graded(s.indices, {0: s})
 
-    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+    def centred(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         if not isinstance(s, Graded):  # inside a product, one grade at a time
-            return Algebra.centred(self, s, letter, ignoring)
-        varying = {g: x for g, x in s.parts.items() if letter not in x.flat}
-        parts = {g: Algebra.centred(self, x, letter, ignoring) for g, x in varying.items()}
-        return Graded(s.letters, parts)
+            return Algebra.centred(self, s, index, ignoring)
+        varying = {g: x for g, x in s.parts.items() if index not in x.flat}
+        parts = {g: Algebra.centred(self, x, index, ignoring) for g, x in varying.items()}
+        return Graded(s.indices, parts)
 
     def uncentred(self, s: Signal) -> Signal:
         bounds = {
-            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _get_parts(s).items()
+            g: {c: Signal(x.indices, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _get_parts(s).items()
         }
-        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _get_parts(s).items()})
+        return Graded(s.indices, {g: x.but(centred=bounds[g]) for g, x in _get_parts(s).items()})
 
-    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
-        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _get_parts(s).items()}
-        return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
+    def restricted(self, s: Signal, index: str, to: str) -> Signal:
+        parts = {g: Algebra.restricted(self, x, index, to) for g, x in _get_parts(s).items()}
+        return Graded(s.indices.replace(index, to), parts) if index in s.indices else s
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         """Returns a signal times deterministic factors.
@@ -141,7 +141,7 @@ class FormAlgebra(Algebra):
             raise Exhausted
         grade, inner = split_grade(sum(x.size for x in scalars))
         parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _get_parts(s).items()}
-        return Graded(s.letters, parts)
+        return Graded(s.indices, parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         given = self._align(signals)
@@ -149,14 +149,14 @@ class FormAlgebra(Algebra):
         for s in given:
             for g, x in _get_parts(s).items():
                 grades.setdefault(g, []).append(x)
-        return Graded(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
+        return Graded(given[0].indices, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         if old == new:
             return s
         whole = super().relabelled(s, old, new)
         parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _get_parts(s).items()}
-        return Graded(whole.letters, parts, whole.leaf)
+        return Graded(whole.indices, parts, whole.leaf)
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         out = self.live(out)

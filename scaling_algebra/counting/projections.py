@@ -37,7 +37,7 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
     size = algebra.bound(s.but(terms=rest))
     if size is None or not rest:
         return s
-    terms = {**plain, algebra.number(s.letters): size}
+    terms = {**plain, algebra.number(s.indices): size}
     return s.but(terms=terms, tail=None, loss=None, least=None, leaf=None, made=Provenance("doubted", (s,)), centred={})
 
 

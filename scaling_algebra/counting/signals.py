@@ -91,7 +91,7 @@ class Signal:
     """A random tensor as a sum of kernels with coefficients, of which only the exponents are kept.
 
     Attributes:
-        letters: its open indices, such as ``"ik"``; the algebra has their axes.
+        indices: its open indices, such as ``"ik"``; the algebra has their axes.
         terms: packed exponent of the coefficient of each kernel, by kernel id; the std of the leaves is included.
         tail: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
             dropped.
@@ -110,13 +110,13 @@ class Signal:
     """
 
     __slots__ = (
-        *("centred", "curved", "depends", "flat", "leaf", "least", "letters", "loss", "made", "name", "signed"),
+        *("centred", "curved", "depends", "flat", "leaf", "indices", "least", "loss", "made", "name", "signed"),
         *("sound", "tail", "terms"),
     )
 
     def __init__(
         self,
-        letters: str,
+        indices: str,
         terms: dict[int, int],
         tail: int | None = None,
         leaf: str | None = None,
@@ -131,7 +131,7 @@ class Signal:
         curved: bool = False,
         signed: bool = False,
     ) -> None:
-        self.letters, self.terms, self.tail, self.leaf, self.name, self.made = letters, terms, tail, leaf, name, made
+        self.indices, self.terms, self.tail, self.leaf, self.name, self.made = indices, terms, tail, leaf, name, made
         self.flat, self.least, self.sound, self.loss, self.depends = flat, least, sound, loss, depends
         self.centred: Mapping[str, Signal] = {} if centred is None else centred
         self.curved, self.signed = curved, signed
@@ -150,7 +150,7 @@ class Signal:
     def again(self) -> Signal:
         """Returns a copy."""
         copy = object.__new__(Signal)
-        copy.letters, copy.terms, copy.tail, copy.leaf = self.letters, self.terms, self.tail, self.leaf
+        copy.indices, copy.terms, copy.tail, copy.leaf = self.indices, self.terms, self.tail, self.leaf
         copy.name, copy.made, copy.flat, copy.centred = self.name, self.made, self.flat, self.centred
         copy.least, copy.sound, copy.loss, copy.depends = self.least, self.sound, self.loss, self.depends
         copy.curved, copy.signed = self.curved, self.signed

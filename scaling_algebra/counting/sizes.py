@@ -75,12 +75,12 @@ class SignalSizes(KernelStore):
             raise Exhausted
         return False
 
-    def varies_apart(self, s: Signal, other: Signal, letter: str) -> bool:
+    def varies_apart(self, s: Signal, other: Signal, index: str) -> bool:
         """Tests whether the leading part of ``s`` varies along an index with a tensor that ``other`` does not vary
         with."""
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
-            return {name for k in kernels for name, _ in self.kernels[k].along(x.letters.index(letter))}
+            return {name for k in kernels for name, _ in self.kernels[k].along(x.indices.index(index))}
 
         return bool(names(s, self.leading(s)) - names(other, other.terms))
 
@@ -124,12 +124,12 @@ class SignalSizes(KernelStore):
         """Sets the attributes of a new sum or product that follow from its operands, and returns it."""
         assert s.made is not None
         parts = s.made.parts
-        varying = {x for part in parts for x in part.letters if x not in part.flat}
-        s.flat, s.sound = frozenset(s.letters) - varying, all(part.sound for part in parts)
+        varying = {x for part in parts for x in part.indices if x not in part.flat}
+        s.flat, s.sound = frozenset(s.indices) - varying, all(part.sound for part in parts)
         bits = [part.depends for part in parts]
         s.depends = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
         s.signed = any(part.signed for part in parts)
-        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _may_coincide(s.letters, *parts))
+        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _may_coincide(s.indices, *parts))
         return s
 
     def degree(self, packed: int) -> int:
@@ -186,5 +186,5 @@ class SignalSizes(KernelStore):
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
     """Tests whether leaves of two factors may coincide at an index that both have and their product keeps."""
-    shared = any(x in a.letters and x in b.letters for x in out)
+    shared = any(x in a.indices and x in b.indices for x in out)
     return shared and (a.depends is None or b.depends is None or a.depends & b.depends != 0)

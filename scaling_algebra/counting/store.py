@@ -122,7 +122,7 @@ class KernelStore(Packing):
 
     Args:
         ray: rates of the axes.
-        letters: axis of each index, such as ``{"a": "N", "i": "M"}``.
+        indices: axis of each index, such as ``{"a": "N", "i": "M"}``.
         unknowns: unknowns whose counts the packed exponents hold.
         gap: see ``Budget``; ``at`` returns the same algebra under another budget.
         tracked: indices to keep even if their axis does not grow, because functions act along them.
@@ -132,7 +132,7 @@ class KernelStore(Packing):
     def __init__(
         self,
         ray: Ray,
-        letters: Mapping[str, str],
+        indices: Mapping[str, str],
         unknowns: Sequence[str],
         gap: Fraction,
         tracked: str = "",
@@ -140,9 +140,9 @@ class KernelStore(Packing):
     ) -> None:
         super().__init__(ray, unknowns)
         self.subtracts = centred
-        self.axes = dict(letters)
-        self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
-        self.half = dict.fromkeys(letters.values(), 0)
+        self.axes = dict(indices)
+        self.indices = {x: axis for x, axis in indices.items() if self.rate(axis) or x in tracked}
+        self.half = dict.fromkeys(indices.values(), 0)
         self.half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.counted}
         self.later = 1 << FIELD * (len(self.counted) + len(self.unknowns)) + 8
         """Taken off the exponent of what may cancel: of equal exponents the one that cannot comes first."""
@@ -205,11 +205,11 @@ class KernelStore(Packing):
         """Converts a packed size to units of the search, rounded down."""
         return (packed >> self._shift) // self._grain
 
-    def live(self, letters: str) -> str:
+    def live(self, indices: str) -> str:
         """Removes the indices of axes that neither grow nor are tracked; kernels do not have these."""
-        if letters not in self._live:
-            self._live[letters] = "".join(x for x in letters if x in self.letters)
-        return self._live[letters]
+        if indices not in self._live:
+            self._live[indices] = "".join(x for x in indices if x in self.indices)
+        return self._live[indices]
 
     def tensor_bit(self, name: str) -> int:
         """Returns the bit that stands for an initial tensor in ``Signal.depends``."""
@@ -237,7 +237,7 @@ class KernelStore(Packing):
         """Returns the kernel in which the axis of one open index is replaced by that of the index ``to``."""
         kernel = self.kernels[k]
         types = list(kernel.types)
-        types[kernel.opens[at]] = self.letters[to]
+        types[kernel.opens[at]] = self.indices[to]
         return self.intern(Kernel(*canonicalise(types, kernel.opens, kernel.leaves)))
 
     def with_doubt(self, k: int) -> int:
@@ -247,11 +247,11 @@ class KernelStore(Packing):
             return k
         return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
 
-    def number(self, letters: str) -> int:
+    def number(self, indices: str) -> int:
         """Returns the kernel of unknown numbers, one for each entry along some indices."""
-        opens = tuple(range(len(letters)))
+        opens = tuple(range(len(indices)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", opens)))
-        return self.intern(Kernel(tuple(self.letters[x] for x in letters), opens, tuple(leaves)))
+        return self.intern(Kernel(tuple(self.indices[x] for x in indices), opens, tuple(leaves)))
 
     def tensors_along(self, k: int, at: int) -> int:
         """Returns the initial tensors that a kernel has along an open index, as bits."""
@@ -289,16 +289,16 @@ class KernelStore(Packing):
         """Computes the result of ``meeting``."""
         number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
         if not set(out) <= set(number):
-            raise ValueError(f"the product has letters {out!r}, its factors only {a!r} and {b!r}")
-        axes = {self.letters[x] for x in out}
+            raise ValueError(f"the product has indices {out!r}, its factors only {a!r} and {b!r}")
+        axes = {self.indices[x] for x in out}
         if any(axis != population(axis) and population(axis) in axes for axis in axes):
             raise ValueError(
-                f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
+                f"the product keeps indices {out!r} of active and of all experts: how often they meet is open"
             )
-        left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
-        centred = tuple(number[x] for x in out if population(self.letters[x]) in self.subtracts)
+        left, right, kept = (tuple(number[x] for x in indices) for indices in (a, b, out))
+        centred = tuple(number[x] for x in out if population(self.indices[x]) in self.subtracts)
         contraction = Contraction(left, right, kept, centred)
-        cost = sum(2 * self.half[self.letters[x]] for x in number if x not in out)
+        cost = sum(2 * self.half[self.indices[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 
     def multiply_kernels(

@@ -29,7 +29,7 @@ class _Alone(TrainingRun):
         if factor.name not in self.outside:
             return super().at(factor, which, t)
         if which == "change" and factor.name != self.changing:
-            return self.algebra.nothing(factor.letters)
+            return self.algebra.nothing(factor.indices)
         return self.whole.at(factor, which if factor.name == self.changing else "initial", t)
 
     def change(self, signal: str, t: int) -> Signal:

@@ -101,13 +101,13 @@ class _BoundSteps(TensorSteps):
         """
         rule, live = self.optimizer.of(role), self.algebra.live
         if rule.normalises == "entry":
-            return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
+            return Increment(1, rates, Signal(live(self.network.tensors[role].indices), {}, 0), ())
         one, sides = rule.matrix(self.network, role), list[Signal]()
-        for letters in (one.rows, one.columns):
+        for indices in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.keeps_norm):
+            for axis in (self.network.axes[x] for x in indices if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
-            sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
+            sides.append(Signal(live(one.copies + indices), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
 
 
@@ -314,7 +314,7 @@ class BoundRun(Trajectory):
         written = [] if modes else _written(self, statement.out, t)
         if not written:
             return super().transposed(statement, k, above, t, modes, out)
-        parts, out = [], statement.factors[k].letters if out is None else out
+        parts, out = [], statement.factors[k].indices if out is None else out
         for term in expand_product(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(_gate(self, x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
@@ -323,9 +323,9 @@ class BoundRun(Trajectory):
 
     def _bounded(self, what: str, signal: str) -> Signal:
         self.read.add((what, signal))
-        letters = self.algebra.live(self.network.signals[signal])
-        zero = dict.fromkeys(_sums_to_zero(self.network, what, signal) & set(letters), Signal(letters, {}))
-        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
+        indices = self.algebra.live(self.network.signals[signal])
+        zero = dict.fromkeys(_sums_to_zero(self.network, what, signal) & set(indices), Signal(indices, {}))
+        return Signal(indices, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         if signal in find_selection_inputs(self.network):
@@ -337,7 +337,7 @@ class BoundRun(Trajectory):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = self.adjoint(s, above) if _bounded(s) else rule(s).adjoint(self, s, k, above, t, modes)
-            paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
+            paths.append(self.algebra.relabelled(passed, s.inputs[k].indices, self.network.signals[signal]))
         return self.algebra.add(paths)
 
     def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
@@ -413,10 +413,10 @@ def _written(run: BoundRun, signal: str, t: int) -> list[Signal]:
     ((reader, at),) = readers
     if not isinstance(reader, Product) or reader.tensor:
         return []
-    letters, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
+    indices, gates = reader.factors[at].indices, [x for k, x in enumerate(reader.factors) if k != at]
     above = run.network.signals[reader.out]
-    if letters != run.network.signals[signal] or not set(letters).issuperset(
-        above.join(x.letters for x in gates) + above
+    if indices != run.network.signals[signal] or not set(indices).issuperset(
+        above.join(x.indices for x in gates) + above
     ):
         return []
     factors = [run.gradient(reader.out, t), *(_gate(run, x, t) for x in gates)]

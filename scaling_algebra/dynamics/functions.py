@@ -35,21 +35,21 @@ class Entrywise:
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if s.kind.selects and self._drawn(tr, s, t) != 0:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
         if reason := self.beyond(tr, s, t):
             tr.note(reason)
-            return self._selected(tr, s, tr.algebra.unknown(letters), 0)
+            return self._selected(tr, s, tr.algebra.unknown(indices), 0)
         dx = self.shared(tr, s, self.argument(tr, s, "change", t))
-        moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, letters), 0)
+        moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, indices), 0)
         moved = self.balanced(tr, s, moved, t)
         swapped = self._swapped(tr, s, t) if s.kind.selects else None
         if swapped is None:
             return moved
-        size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
+        size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(indices)))
         assert size is not None
-        swaps = tr.algebra.unknown(letters, swapped + size)
+        swaps = tr.algebra.unknown(indices, swapped + size)
         if self._apart(tr, s, t):
             swaps = swaps.but(least=swapped + size)
         else:
@@ -58,11 +58,11 @@ class Entrywise:
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if reason := self.beyond(tr, s, t):
             raise BeyondPowerCounting(reason)
         above = self._selected(tr, s, self.shared(tr, s, self.balanced(tr, s, above, t)), t)
-        return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, letters), t)
+        return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, indices), t)
 
     def slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The derivative, entry by entry: powers one less than those of the function."""
@@ -73,32 +73,32 @@ class Entrywise:
 
     def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The value from its argument."""
-        x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
+        x, indices = self.argument(tr, s, "value", t), tr.network.signals[s.out]
         powers, parts = _degrees(tr, s), list[Signal]()
         if reason := self.beyond(tr, s, t):
             tr.note(reason)
-            powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
+            powers, parts = frozenset({0}), [tr.algebra.unknown(indices)]
         if 0 in powers:
             parts.append(tr.named(mean(tr, s), "mean"))
         moving = {p - 1 for p in powers if p}
         if not moving:
             return tr.algebra.add(parts)
-        moved = tr.algebra.contract(self._powers(tr, s, t, moving), self.shared(tr, s, x), letters)
+        moved = tr.algebra.contract(self._powers(tr, s, t, moving), self.shared(tr, s, x), indices)
         return tr.algebra.add([*parts, tr.named(moved, f"slope times {s.inputs[0].name}@{t}")])
 
     def _powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
         """The sum of powers of the argument."""
-        letters = tr.network.signals[s.out]
+        indices = tr.network.signals[s.out]
         if not powers:
-            return tr.algebra.nothing(letters)
+            return tr.algebra.nothing(indices)
         tr.note("polynomials")
         if s.kind.homogeneous and all(self.argument(tr, s, "value", step).zero for step in {0, t}):
             tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: any slope at a kink is a choice")
-            return tr.algebra.unknown(letters)
-        parts, power = [], tr.algebra.constant(letters)
+            return tr.algebra.unknown(indices)
+        parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
             if p:
-                power = self._over(tr, s, tr.algebra.contract(self.argument(tr, s, "value", t), power, letters), t)
+                power = self._over(tr, s, tr.algebra.contract(self.argument(tr, s, "value", t), power, indices), t)
             if p in powers:
                 parts.append(power)
         return tr.algebra.add(parts)
@@ -169,11 +169,11 @@ class Entrywise:
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
-        letters = tr.network.signals[s.out]
-        mask = tr.algebra.tensor(self.selected(tr, s, t), letters, 0)
+        indices = tr.network.signals[s.out]
+        mask = tr.algebra.tensor(self.selected(tr, s, t), indices, 0)
         if (swapped := self._swapped(tr, s, t)) is not None:
-            mask = tr.algebra.add([mask, tr.algebra.unknown(letters, swapped)])
-        return tr.algebra.contract(mask, signal, letters)
+            mask = tr.algebra.add([mask, tr.algebra.unknown(indices, swapped)])
+        return tr.algebra.contract(mask, signal, indices)
 
     def _swapped(self, tr: TrainingRun, s: Function, t: int) -> int | None:
         """Packed size of the change of a selection that is not drawn anew; None if nothing moved.
@@ -242,7 +242,7 @@ class Softmax(Entrywise):
     def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})
+        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
         return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -293,7 +293,7 @@ def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters)
+        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.indices)
     return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
 
 

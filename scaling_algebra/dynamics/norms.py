@@ -75,11 +75,11 @@ class Norm:
 
     def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
         """``direction <a, b> / dim``."""
-        letters = tr.network.signals[s.out]
-        inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
-        if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.letters)):
+        indices = tr.network.signals[s.out]
+        inner = tr.algebra.contract(a, b, indices.replace(s.over, ""))
+        if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.indices)):
             inner = replace_by_bound(tr.algebra, inner)
-        whole = tr.algebra.contract(direction, inner, letters)
+        whole = tr.algebra.contract(direction, inner, indices)
         return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
 
 
@@ -143,10 +143,10 @@ def _steps_along(tr: TrainingRun, s: Function) -> Iterator[str]:
     for c, k in tr.network.consumers(s.out):
         if not (isinstance(c, Product) and c.tensor and len(c.factors) == len(tr.network.uses(c.tensor.name)) == 1):
             continue
-        letters, rule = c.factors[k].letters, tr.optimizer.of(c.tensor.name)
-        over = letters[tr.network.signals[s.out].index(s.over)]
+        indices, rule = c.factors[k].indices, tr.optimizer.of(c.tensor.name)
+        over = indices[tr.network.signals[s.out].index(s.over)]
         apart = rule.matrix(tr.network, c.tensor.name).copies if rule.normalises == "matrix" else ""
-        alone = over not in tr.network.signals[c.out] + apart and set(letters) <= set(c.tensor.letters)
+        alone = over not in tr.network.signals[c.out] + apart and set(indices) <= set(c.tensor.indices)
         if alone and rule.normalises != "entry":
             yield c.tensor.name
 
@@ -156,7 +156,7 @@ def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bo
     if not outgrown or tr.decays:
         return change
     tr.note(f"{s.inputs[0].name} may change by a multiple of itself, below -1 at t={t}, and what divides it turns sign")
-    return tr.algebra.add([change, tr.algebra.unknown(change.letters)])
+    return tr.algebra.add([change, tr.algebra.unknown(change.indices)])
 
 
 def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -213,22 +213,22 @@ def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool
     for s, k in network.consumers(signal):
         if isinstance(s, Function) and s.kind.kind != "entrywise":
             return False
-        letter, out = s.inputs[k].letters[at], network.signals[s.out]
+        index, out = s.inputs[k].indices[at], network.signals[s.out]
         if isinstance(s, Function | Sum):
             own = (find_tensors(network, x.name) for x in s.inputs)
             parts = [x for x in own if role in x and x <= made]
             one = isinstance(s, Function) or (alone and len(parts) == 1)
-            if not _meets_others(network, s.out, out.index(letter), role, one):
+            if not _meets_others(network, s.out, out.index(index), role, one):
                 return False
             continue
-        others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
+        others = [x.name for j, x in enumerate(s.factors) if j != k and index in x.indices]
         mine = [x for x in others if role in find_tensors(network, x)]
         if [x for x in mine if not alone or (find_tensors(network, x) <= made and not (bent and x == signal))]:
             return False
         out = network.signals[s.out]
-        summed = letter not in out
-        if summed and not alone and (not others or (s.tensor and letter in s.tensor.letters)):
+        summed = index not in out
+        if summed and not alone and (not others or (s.tensor and index in s.tensor.indices)):
             return False
-        if not summed and not _meets_others(network, s.out, out.index(letter), role, alone):
+        if not summed and not _meets_others(network, s.out, out.index(index), role, alone):
             return False
     return True

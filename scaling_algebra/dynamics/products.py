@@ -63,11 +63,11 @@ class Products:
         for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
-                self.initial[role] = algebra.nothing(tensor.letters)
+                self.initial[role] = algebra.nothing(tensor.indices)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
-                varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
-                self.initial[role] = algebra.tensor(role, tensor.letters, size, varying)
+                varying = tensor.indices.replace(tensor.experts, "") if role in point.tied else tensor.indices
+                self.initial[role] = algebra.tensor(role, tensor.indices, size, varying)
         counted = {*find_free_multipliers(network), SHARE}
         self._multipliers = dict[str, Scalar]()
         for name in (x for x in network.multipliers if x in counted):
@@ -129,33 +129,33 @@ class Products:
         scalars: list[Scalar] = []
         for x, step in steps:
             there = (*above, *others, *gradients, *inputs)
-            gradient, acted = self._in_use(x, step, "".join(s.letters for s in there) + out)
+            gradient, acted = self._in_use(x, step, "".join(s.indices for s in there) + out)
             gradients.append(gradient)
             inputs += acted
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
-        kept = "".join(s.letters for s in rest) + self.algebra.live(out)
-        shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
+        kept = "".join(s.indices for s in rest) + self.algebra.live(out)
+        shared = "".join(dict.fromkeys(c for s in meeting for c in s.indices if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
         inner = self.product(meeting, shared, tag)
         return self.algebra.scaled(self.product([inner, *rest], out), *scalars)
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
-        own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
-        renamed = rename_apart(self.network, own, x.letters, inner, taken)
-        relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        own, inner = self.network.tensors[x.name].indices, "".join(s.indices for s in step.factors)
+        renamed = rename_apart(self.network, own, x.indices, inner, taken)
+        relabel = [self.algebra.relabelled(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors]
         return relabel[0], relabel[1:]
 
     def _used(self, x: Factor) -> Signal:
         """An initial tensor in the letters that it has in an equation."""
-        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].letters, x.letters)
+        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
     def product(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """A product, without the operands that are 1, and with 1 for each letter that nothing else has."""
         kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
-        there = {c for s in kept for c in s.letters}
-        wanted = dict.fromkeys("".join(s.letters for s in operands) + self.algebra.live(out))
+        there = {c for s in kept for c in s.indices}
+        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.live(out))
         missing = "".join(c for c in wanted if c not in there)
         return self.algebra.product(
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
@@ -163,9 +163,9 @@ class Products:
 
     def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
-        letters = self.algebra.live(self.network.tensors[role].letters)
-        if any(c not in letters for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            return [self.product(factors, letters)]
+        indices = self.algebra.live(self.network.tensors[role].indices)
+        if any(c not in indices for s in factors for c in s.indices) or any(self._repeats(s) for s in factors):
+            return [self.product(factors, indices)]
         return factors
 
     def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
@@ -177,5 +177,5 @@ class Products:
 
     def _repeats(self, s: Signal) -> bool:
         """Two open indices of one axis: the diagonal may be larger than the rest."""
-        axes = [self.network.letters[c] for c in s.letters]
+        axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -375,8 +375,8 @@ def _alone(e: ExpertSum, changing: str) -> Reading:
 
 def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
-    letters = summed_expert_indices(network, e.aggregation)
-    factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
+    indices = summed_expert_indices(network, e.aggregation)
+    factors, signal, tensor = [f"M^-a sum_{indices}", *(f"{x}_{indices}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)
         if not isinstance(s, Product) or not s.tensor or len(s.factors) != 1:

@@ -97,9 +97,9 @@ class _Noise:
     as large whether they are correlated or not."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        letters = tr.network.signals[s.out]
-        grows = any(map(tr.grows, letters))
-        return tr.algebra.tensor(f"{s.out}@{t if grows else 0}", letters, 0)
+        indices = tr.network.signals[s.out]
+        grows = any(map(tr.grows, indices))
+        return tr.algebra.tensor(f"{s.out}@{t if grows else 0}", indices, 0)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([self.value(tr, s, t), tr.initial(s.out)])
@@ -118,7 +118,7 @@ class _Stopped:
         return tr.at(s.inputs[0], "change", t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
-        return tr.algebra.nothing(s.inputs[0].letters)
+        return tr.algebra.nothing(s.inputs[0].indices)
 
 
 ENTRYWISE = Entrywise()

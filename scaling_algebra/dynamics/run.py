@@ -139,7 +139,7 @@ class TrainingRun:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.letters)
+        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.indices)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
@@ -158,9 +158,9 @@ class TrainingRun:
         A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
         B2 of MSSP paper, J.2).
         """
-        statement, letters, parts = self.own(statement), self.network.signals[statement.out], []
+        statement, indices, parts = self.own(statement), self.network.signals[statement.out], []
         weights = expand_product(self.network, statement)[0].weights
-        summed = [x for x in statement.letters if x not in letters]
+        summed = [x for x in statement.indices if x not in indices]
         averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
             if averaged and is_held(self.network, weight.name):
@@ -168,13 +168,13 @@ class TrainingRun:
             others = list(statement.factors)
             others.remove(weight)
             before = [self.at(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others]
-            parts.append(self.algebra.product([self.at(weight, "change", t), *before], letters))
-        whole = self.algebra.add(parts or [self.algebra.nothing(letters)])
+            parts.append(self.algebra.product([self.at(weight, "change", t), *before], indices))
+        whole = self.algebra.add(parts or [self.algebra.nothing(indices)])
         return self.algebra.scaled(whole, *self.products.scalars(statement.multipliers))
 
-    def grows(self, letter: str) -> bool:
+    def grows(self, index: str) -> bool:
         """Does what an index runs over grow?"""
-        axis = self.network.letters[letter]
+        axis = self.network.indices[index]
         return axis in self.context.growing or self.algebra.ray[axis] > 0
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
@@ -192,7 +192,7 @@ class TrainingRun:
         """The adjoint of a product with respect to its k-th factor: the product of ``above`` and the others, these
         written out to the tensors, so that a tensor meets the gradient before anything else does. Letters missing from
         ``out`` are summed."""
-        out, updates = statement.factors[k].letters if out is None else out, partial(self.steps.of, t=t)
+        out, updates = statement.factors[k].indices if out is None else out, partial(self.steps.of, t=t)
         parts = []
         for term in expand_product(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
@@ -218,19 +218,19 @@ class TrainingRun:
         above = above or partial(self.gradient, t=t)
         acted = acted or partial(self.at, which="value", t=t)
         products = []
-        indices = self.network.tensors[role].letters
+        kept = self.network.tensors[role].indices
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
             signals = [self.products.multiplied(above(statement.out), statement.multipliers)]
-            letters = [out, *(x.letters for x in statement.factors)]
+            indices = [out, *(x.indices for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
-            read, own = "".join(letters), statement.tensor.letters
-            renamed = rename_apart(self.network, own, indices, read, avoid=own + read)
+            read, own = "".join(indices), statement.tensor.indices
+            renamed = rename_apart(self.network, own, kept, read, avoid=own + read)
             products.append(
                 tuple(
                     self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))
-                    for s, old in zip(signals, letters, strict=True)
+                    for s, old in zip(signals, indices, strict=True)
                 )
             )
         return products
@@ -256,7 +256,7 @@ class TrainingRun:
         weights = [self.at(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.letters)]]
+            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.indices)]]
         elif which == "change":
             changes = [self.at(f, "change", t) for f in term.signals]
             initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))

@@ -170,9 +170,9 @@ class Runs:
         """
         run, rules = self.on(LADDER[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), find_buffers(self.network)
-        trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
+        trained = ((rules(role), x.indices) for role, x in tensors if role not in held)
         entries = (x for rule, x in trained if (rule.is_sign if signs else rule.normalises == "entry"))
-        return any(len(odd_powers(run, letters)) > 1 for letters in entries)
+        return any(len(odd_powers(run, indices)) > 1 for indices in entries)
 
     def forms(self, name: str, t: int) -> tuple[Form, ...]:
         """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at

@@ -45,9 +45,9 @@ def algebra_for(
         UsageError: K < M where the routing is part of the dynamics.
     """
     if not (routed or sparse(network, ray)):
-        kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred_axes(network))
+        kept = "".join(x for x, axis in network.indices.items() if axis in growing | centred_axes(network))
         return Algebra(
-            ray, network.letters, unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
+            ray, network.indices, unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
         )
     if mask := next((s for s in network.functions if s.masks), None):
         raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
@@ -61,10 +61,10 @@ def algebra_for(
             f"{network.name}: {function.out} is not zero at experts that a token does not select; give a ray with K = M"
         )
     seen, among = active(network)
-    letters = {**network.letters, **seen.letters}
-    kept = "".join(x for x, axis in letters.items() if axis in growing | centred_axes(network))
+    indices = {**network.indices, **seen.indices}
+    kept = "".join(x for x, axis in indices.items() if axis in growing | centred_axes(network))
     return Algebra(
-        ray, letters, unknowns(network), gap, tracked_indices(network) + "".join(among) + kept, centred_axes(network)
+        ray, indices, unknowns(network), gap, tracked_indices(network) + "".join(among) + kept, centred_axes(network)
     )
 
 
@@ -101,10 +101,10 @@ def sparse(network: Network, ray: Ray) -> bool:
 
 def active(network: Network) -> tuple[Network, dict[str, str]]:
     """The network with every index of all experts replaced by one of the active experts, and which replaces which."""
-    taken = "".join(network.letters)
+    taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
-    names = {x: x for x in network.letters} | {x: new for new, x in among.items()}
+    names = {x: x for x in network.indices} | {x: new for new, x in among.items()}
     swap = str.maketrans(names)
 
     def statement(s: Statement) -> Statement:
@@ -121,16 +121,16 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
         tensors={
             role: replace(
                 t,
-                letters=t.letters.translate(swap),
+                indices=t.indices.translate(swap),
                 fan_out=t.fan_out.translate(swap),
                 experts=t.experts.translate(swap),
             )
             for role, t in network.tensors.items()
         },
         axes={x.translate(swap): "K" if axis == "M" else axis for x, axis in network.axes.items()},
-        signals={name: letters.translate(swap) for name, letters in network.signals.items()},
+        signals={name: indices.translate(swap) for name, indices in network.signals.items()},
         statements=tuple(map(statement, network.statements)),
-        beside=network.letters,
+        beside=network.indices,
     )
     return seen, among
 
@@ -149,7 +149,7 @@ def averaged(network: Network) -> Network:
     """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
 
     def shared(s: Statement) -> Statement:
-        if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
+        if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.indices) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
         return _routed(network, s)
 

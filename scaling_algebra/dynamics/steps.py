@@ -96,7 +96,7 @@ def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
         if s.kind.gaps and not is_linear(net, s):
             return frozenset({s.out})
         return frozenset() if s.kind.mixes or s.held else zeros_of_gradient(net, s.out)
-    if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
+    if isinstance(s, Product) and not set(s.indices) <= set(s.factors[k].indices):
         return frozenset()
     others = [x for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
     return zeros_of_gradient(net, s.out).union(*(zeros_of(net, x.name) for x in others))
@@ -124,7 +124,7 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
         paths = [(rms(tr.gradient(gradient, t, via=s.out)), _zeros_of_path(net, s, k), (s, k)) for s, k in uses]
     for _, _, (s, k) in _largest(tr, f"the gradient of {gradient}", paths):
         others = [x.name for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
-        if not isinstance(s, Product) or set(s.letters) <= set(s.factors[k].letters):
+        if not isinstance(s, Product) or set(s.indices) <= set(s.factors[k].indices):
             _seen(tr, t, others, s.out)
 
 
@@ -173,8 +173,8 @@ def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
 
 def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
     """The gradient is a sum over indices that the tensor does not have."""
-    letters = tr.network.tensors[role].letters
-    return any(c not in letters for s in factors for c in s.letters)
+    indices = tr.network.tensors[role].indices
+    return any(c not in indices for s in factors for c in s.indices)
 
 
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
@@ -183,8 +183,8 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     if len(uses) != 1 or signal in find_selection_inputs(tr.network):
         return tr.gradient(signal, t)
     ((s, k),) = uses
-    letters = s.inputs[k].letters
-    if letters != tr.network.signals[signal]:
+    indices = s.inputs[k].indices
+    if indices != tr.network.signals[signal]:
         return tr.gradient(signal, t)
     if isinstance(s, Sum):
         return _direction(tr, s.out, t)
@@ -195,21 +195,21 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     above = tr.network.signals[s.out]
     if (
         s.tensor
-        or not set(letters) >= set(above).union(*(x.letters for x in others))
-        or len(set(letters)) < len(letters)
+        or not set(indices) >= set(above).union(*(x.indices for x in others))
+        or len(set(indices)) < len(indices)
     ):
         return tr.gradient(signal, t)
     operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
-    return tr.products.multiplied(tr.products.product(operands, letters), s.multipliers)
+    return tr.products.multiplied(tr.products.product(operands, indices), s.multipliers)
 
 
 def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
+        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.indices, factor.indices)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
+        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.indices)
     return tr.at(factor, "value", t)
 
 
@@ -220,7 +220,7 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
     functions, only one part is known, and the others are upper bounds.
     """
     s = s.but(signed=True)
-    if not s.letters or not tr.network.live or len(s.terms) < 2:
+    if not s.indices or not tr.network.live or len(s.terms) < 2:
         return s
     tr.note(SQUARED)
     first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
@@ -254,22 +254,22 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     Law: F(u v + x y + ...) with F odd and generic has every product of an odd number of uses, entry by entry. Where
     sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
     """
-    letters = tr.algebra.live(tr.network.tensors[role].letters)
-    there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
+    indices = tr.algebra.live(tr.network.tensors[role].indices)
+    there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, indices)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
     sizes = [x.packed for x in (tr.products.entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
-        return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
+        return [((), tuple(Signal(s.indices, {}, tr.algebra.bound(s)) for s in x)) for x in there]
     size = max(sizes, key=tr.algebra.value)
     blocks: list[set[str]] = []  # of letters that some use has in one factor
-    for found in (set(s.letters) for x in there for s in x if s.letters):
+    for found in (set(s.indices) for x in there for s in x if s.indices):
         joined = [x for x in blocks if x & found]
         blocks = [*(x for x in blocks if not x & found), found.union(*joined)]
-    kept = ["".join(c for c in letters if c in x) for x in blocks]
+    kept = ["".join(c for c in indices if c in x) for x in blocks]
     parts = []
     for factors in there:
-        groups = [[s for s in factors if x.issuperset(s.letters) and s.letters] for x in blocks]
+        groups = [[s for s in factors if x.issuperset(s.indices) and s.indices] for x in blocks]
         parts.append([tr.products.product(group, x) for group, x in zip(groups, kept, strict=True)])
     steps: list[Step] = []
     for number in range(3, most + 1, 2):
@@ -283,10 +283,10 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     return steps
 
 
-def odd_powers(tr: TrainingRun, letters: str) -> range:
+def odd_powers(tr: TrainingRun, indices: str) -> range:
     """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
     At others nothing averages out, and what is linear is as large."""
-    most = max((count_multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
+    most = max((count_multiplicity(tr.network)[x] for x in indices if tr.grows(x)), default=1)
     more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
     return range(1, 2 if tr.context.degrees == "lowest" else most + (3 if more else 1), 2)
 
@@ -299,9 +299,9 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
     whole = tr.algebra.uncentred(s)
-    size, most = tr.algebra.rms(s), odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
+    size, most = tr.algebra.rms(s), odd_powers(tr, s.indices)[-1] if len(s.terms) > 1 and not again else 1
     few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
-    if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
+    if any(map(tr.grows, s.indices)) and tr.context.degrees != "lowest":
         most = max(most, _skew(tr, few))
     if size is None or most < 3:
         return whole
@@ -309,7 +309,7 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
         return whole.but(tail=few.tail, loss=few.loss)
     parts, power = [whole], few
     for _ in range(3, most + 1, 2):
-        power = tr.algebra.contract(tr.algebra.contract(few, power, s.letters), few, s.letters)
+        power = tr.algebra.contract(tr.algebra.contract(few, power, s.indices), few, s.indices)
         power = tr.algebra.scaled(power, Scalar("1/a square", -2 * size))
         tail, loss = (None if x is None else min(x, size, key=tr.algebra.value) for x in (power.tail, power.loss))
         power = power.but(tail=tail, loss=loss)
@@ -365,15 +365,15 @@ def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
     if varying and varying.keys().isdisjoint(tr.algebra.leading(s)):
         return mark_doubtful(tr.algebra, s, s.but(terms=varying))
     size = tr.algebra.rms(s)
-    if not tr.network.norms or size is None or not s.letters or s.flat.issuperset(s.letters):
+    if not tr.network.norms or size is None or not s.indices or s.flat.issuperset(s.indices):
         return s
-    part = tr.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)
+    part = tr.algebra.tensor(f"sign({name})", s.indices, size).but(depends=s.depends)
     return tr.named(tr.algebra.add([s, part]), whole.name)
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
     """Tests whether a kernel of a signal differs along its indices."""
-    return any(tr.algebra.kernel(k).along(at) for at in range(len(s.letters)))
+    return any(tr.algebra.kernel(k).along(at) for at in range(len(s.indices)))
 
 
 # singular directions --------------------------------------------------------------------------------------------
@@ -393,9 +393,9 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
-    letters = tr.network.tensors[role].letters
+    indices = tr.network.tensors[role].indices
     for k in there:
-        grown = [c for s in gradients[k] for c in s.letters if c not in letters and tr.grows(c)]
+        grown = [c for s in gradients[k] for c in s.indices if c not in indices and tr.grows(c)]
         if grown:
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
         if (summed := _summed_fixed(tr, role, k)) and any(_one_direction(tr, s) for s in gradients[k]):
@@ -433,8 +433,8 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
 def _summed_fixed(tr: TrainingRun, role: str, k: int) -> str:
     """Returns an index of fixed length, such as tokens, that the gradient of a use sums over; "" if there is none."""
     use = tr.network.uses(role)[k]
-    letters = dict.fromkeys("".join([use.letters, *(x.letters for x in use.factors)]))
-    return next((c for c in letters if c not in tr.network.tensors[role].letters and not tr.grows(c)), "")
+    indices = dict.fromkeys("".join([use.indices, *(x.indices for x in use.factors)]))
+    return next((c for c in indices if c not in tr.network.tensors[role].indices and not tr.grows(c)), "")
 
 
 def _one_direction(tr: TrainingRun, s: Signal) -> bool:
@@ -443,9 +443,9 @@ def _one_direction(tr: TrainingRun, s: Signal) -> bool:
     Law: it differs between tokens by tensors that act on an index of fixed length alone, as on the data.
     """
     leading = tr.algebra.leading(s)
-    if not s.letters or len(leading) != 1 or (len(s.terms) == 1 and s.tail is None):
+    if not s.indices or len(leading) != 1 or (len(s.terms) == 1 and s.tail is None):
         return False
-    tensors = {x.symbol: x.letters for x in tr.network.tensors.values()}
+    tensors = {x.symbol: x.indices for x in tr.network.tensors.values()}
     leaves = [name for name, _ in tr.algebra.kernel(leading[0]).leaves]
     return all(name in tensors and all(map(tr.grows, tensors[name])) for name in leaves)
 
@@ -459,7 +459,7 @@ def turned(tr: TrainingRun, factors: Factors) -> Factors:
     if not any(f.kind.mixes for f in tr.network.functions):
         return factors
     tr.note(RAISED)
-    tails = (tr.algebra.rms(s) if any(map(tr.grows, s.letters)) else None for s in factors)
+    tails = (tr.algebra.rms(s) if any(map(tr.grows, s.indices)) else None for s in factors)
     return tuple(
         s if x is None else s.but(tail=x, leaf=None, flat=frozenset(), centred={})
         for s, x in zip(factors, tails, strict=True)
@@ -484,26 +484,26 @@ def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
         return False
     copies = tr.optimizer.of(role).matrix(tr.network, role).copies
     for x, y in zip(a, b, strict=True):
-        if x.letters != y.letters:
+        if x.indices != y.indices:
             return False
-        kept = "".join(c for c in x.letters if c in copies)
+        kept = "".join(c for c in x.indices if c in copies)
         inner = tr.algebra.bound(tr.algebra.contract(x, y, kept))
         sizes = tr.algebra.rms(x), tr.algebra.rms(y)
         if inner is None:
             continue
         if None in sizes or not (tr.algebra.certified(x) and tr.algebra.certified(y)):
             raise Exhausted
-        entries = tr.algebra.scale(_entries(tr, "".join(c for c in x.letters if c not in kept)))
+        entries = tr.algebra.scale(_entries(tr, "".join(c for c in x.indices if c not in kept)))
         if tr.algebra.value(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
             return False
     return True
 
 
-def _entries(tr: TrainingRun, letters: str) -> dict[str, int]:
+def _entries(tr: TrainingRun, indices: str) -> dict[str, int]:
     """The powers of the axes in the number of entries along some letters."""
     powers: dict[str, int] = {}
-    for c in letters:
-        axis = tr.network.letters[c]
+    for c in indices:
+        axis = tr.network.indices[c]
         if axis not in FIXED:
             powers[axis] = powers.get(axis, 0) + 1
     return powers

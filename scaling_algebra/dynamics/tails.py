@@ -57,21 +57,21 @@ class Tails:
     def _read(self, what: str, x: Factor, t: int) -> Monomials:
         """What a factor of an equation is, in its letters there."""
         compute = {"initial": self._initial, "change": self._change}[what]
-        return _renamed(self._once(what, x.name, t, compute), self._network.signals[x.name], x.letters)
+        return _renamed(self._once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
 
     def _initial(self, signal: str, t: int) -> Monomials:
-        s, letters = self._network.producer(signal), self._network.signals[signal]
+        s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
-            return self._one(letters, 1) if self._growing(letters) else PLAIN
+            return self._one(indices, 1) if self._growing(indices) else PLAIN
         if (own := self._of_function(s)) is not None:
             return own
         read = [self._read("initial", x, 0) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*read)
-        return self._sum(s, letters, read) | self._tied(s, self.initial)
+        return self._sum(s, indices, read) | self._tied(s, self.initial)
 
     def _change(self, signal: str, t: int) -> Monomials:
-        s, letters = self._network.producer(signal), self._network.signals[signal]
+        s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
         if (own := self._of_function(s)) is not None:
@@ -82,9 +82,9 @@ class Tails:
         first, changes = [self._read("initial", x, 0) for x in s.factors], PLAIN
         for k, x in enumerate(s.factors):
             if self._network.producer(x.name):
-                changes |= self._sum(s, letters, [*first[:k], moved[k], *first[k + 1 :]], t)
+                changes |= self._sum(s, indices, [*first[:k], moved[k], *first[k + 1 :]], t)
         if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
-            acted = [x for x, y in zip(first, s.factors, strict=True) if not self._growing(y.letters) - set(letters)]
+            acted = [x for x, y in zip(first, s.factors, strict=True) if not self._growing(y.indices) - set(indices)]
             gradient = self._once("gradient", signal, t, self._gradient)
             changes |= frozenset(map(_product, product(gradient, *acted, *acted)))
         return changes | self._tied(s, lambda x: self.change(x, t))
@@ -97,8 +97,8 @@ class Tails:
                 above = self._one(self._network.signals[s.out], STEEP)
             if isinstance(s, Product):
                 others = [above if j == k else self._read("initial", x, 0) for j, x in enumerate(s.factors)]
-                above = self._sum(s, s.factors[k].letters, others, t)
-            paths |= _renamed(above, s.inputs[k].letters, self._network.signals[signal])
+                above = self._sum(s, s.factors[k].indices, others, t)
+            paths |= _renamed(above, s.inputs[k].indices, self._network.signals[signal])
         return paths
 
     def _tied(self, s: Product, degree: Callable[[str], int]) -> Monomials:
@@ -115,11 +115,11 @@ class Tails:
 
     def _sum(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
         """A product that sums the letters its output lacks; what a tensor learnt has a degree, too."""
-        tensor = [self._one(s.tensor.letters, min(t, 2))] if s.tensor else []
+        tensor = [self._one(s.tensor.indices, min(t, 2))] if s.tensor else []
         return frozenset(self._summed(_product(x), out) for x in product(*operands, *tensor))
 
     def _summed(self, x: Monomial, out: str) -> Monomial:
-        summed = {letters for letters, _ in x if not letters <= set(out)}
+        summed = {indices for indices, _ in x if not indices <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
         return _product([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
@@ -127,18 +127,18 @@ class Tails:
         """Of a function whose values do not have the degree of its argument."""
         if not isinstance(s, Function):
             return None
-        letters = self._network.signals[s.out]
+        indices = self._network.signals[s.out]
         if s.source is None:
-            return self._one(letters, 1)
+            return self._one(indices, 1)
         if s.kind.steep or (s.kind.kind == "softmax" and self._growing(s.over)):
-            return self._one(letters, STEEP)
+            return self._one(indices, STEEP)
         return PLAIN if s.kind.bounded else None
 
-    def _one(self, letters: str, degree: int) -> Monomials:
-        return frozenset({frozenset({(self._growing(letters), degree)})})
+    def _one(self, indices: str, degree: int) -> Monomials:
+        return frozenset({frozenset({(self._growing(indices), degree)})})
 
-    def _growing(self, letters: str) -> frozenset[str]:
-        return frozenset(filter(self._grows, letters))
+    def _growing(self, indices: str) -> frozenset[str]:
+        return frozenset(filter(self._grows, indices))
 
 
 def _degree(monomials: Monomials) -> int:
@@ -149,9 +149,9 @@ def _product(factors: Iterable[Monomial]) -> Monomial:
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
-    return frozenset((letters, min(degree, STEEP)) for letters, degree in degrees.items())
+    return frozenset((indices, min(degree, STEEP)) for indices, degree in degrees.items())
 
 
 def _renamed(monomials: Monomials, old: str, new: str) -> Monomials:
     to = dict(zip(old, new, strict=True))
-    return frozenset(frozenset((frozenset(to[c] for c in letters), d) for letters, d in x) for x in monomials)
+    return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

@@ -79,7 +79,7 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
     with suppress(LookupError, Exhausted, BeyondPowerCounting):
         run = look.run(statement.out, t)
         g = run.gradient(statement.out, t)
-        back = source.letters + "".join(x for x in run.network.tensors[role].experts if x not in source.letters)
+        back = source.indices + "".join(x for x in run.network.tensors[role].experts if x not in source.indices)
         signals = (
             run.at(source, "value", t),
             run.at(source, "change", t),
@@ -93,8 +93,8 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
         sizes = [None if size is None else run.algebra.value(size) for size in certified]
     x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
 
-    def over(letters: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:
-        rate = sum((d.ray[axis] for x in letters if (axis := d.network.axes[x]) != "D"), Fraction(0))
+    def over(indices: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:
+        rate = sum((d.ray[axis] for x in indices if (axis := d.network.axes[x]) != "D"), Fraction(0))
         if not rate or total is None or weight is None or acted is None:
             return None
         return (total - weight - acted) / rate

@@ -178,40 +178,40 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.factors]
     opens = tuple(map(net.root, net.opens))
     free = [k for k in net.find_unmatched() if not factors[k].tensor.startswith(INDICATOR)]
-    indices = {}
-    for c, name in _name_classes(net.letters, [*opens, *map(net.root, range(len(net.letters)))]).items():
+    index_of = {}
+    for c, name in _name_classes(net.indices, [*opens, *map(net.root, range(len(net.indices)))]).items():
         touched = tuple(k for k in free if c in factors[k].classes)
         weight = Fraction(1 - opens.count(c), 2) if c in opens else Fraction(1, 2) if touched else Fraction(1)
-        axis = algebra.letters[net.letters[c]]
-        indices[c] = Index(name, axis, weight, algebra.rate(axis), touched)
+        axis = algebra.indices[net.indices[c]]
+        index_of[c] = Index(name, axis, weight, algebra.rate(axis), touched)
     inner = []
     for tag, classes in net.inner:
         where, _, tensor = tag.partition(" ")
         inner.append(Inner(where, tensor, tuple(dict.fromkeys(map(net.root, classes)))))
     sizes = [algebra.value(x.size) for x in net.scalars]
     before = _network_before_matching(algebra, net)
-    return MatchedMonomial(factors, net.pairs, net.scalars, sizes, inner, net.choices, indices, opens, before)
+    return MatchedMonomial(factors, net.pairs, net.scalars, sizes, inner, net.choices, index_of, opens, before)
 
 
 def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
     """Returns the tensor network before matching."""
-    roots = [_root(net.joined, c) for c in range(len(net.letters))]
+    roots = [_root(net.joined, c) for c in range(len(net.indices))]
     opens = [roots[c] for c in net.opens]
-    names = _name_classes(net.letters, [*opens, *roots])
+    names = _name_classes(net.indices, [*opens, *roots])
     return Contracted(
         tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.factors),
         tuple(names[c] for c in opens),
-        {name: algebra.rate(algebra.letters[net.letters[c]]) for c, name in names.items()},
+        {name: algebra.rate(algebra.indices[net.indices[c]]) for c, name in names.items()},
     )
 
 
-def _name_classes(letters: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
+def _name_classes(indices: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
     """Names index classes by their index, with primes if several have the same."""
     used: Counter[str] = Counter()
     names = {}
     for c in dict.fromkeys(classes):
-        names[c] = letters[c] + "'" * used[letters[c]]
-        used[letters[c]] += 1
+        names[c] = indices[c] + "'" * used[indices[c]]
+        used[indices[c]] += 1
     return names
 
 
@@ -237,7 +237,7 @@ class _Net:
         choices: sums on the way.
     """
 
-    letters: list[str] = field(default_factory=list)
+    indices: list[str] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
     opens: list[int] = field(default_factory=list)
@@ -257,9 +257,9 @@ class _Net:
 
     def beside(self, other: _Net) -> _Net:
         """Returns the outer product of two monomials."""
-        shift, moved = len(self.letters), len(self.factors)
+        shift, moved = len(self.indices), len(self.factors)
         return _Net(
-            self.letters + other.letters,
+            self.indices + other.indices,
             self.parent + [c + shift for c in other.parent],
             self.joined + [c + shift for c in other.joined],
             self.opens + [c + shift for c in other.opens],
@@ -284,7 +284,7 @@ class _Net:
         for k, (name, classes) in free.items():
             if not name.startswith(INDICATOR):
                 position.setdefault((name, tuple(number[c] for c in classes)), []).append(k)
-        types = tuple(algebra.letters[self.letters[c]] for c in live)
+        types = tuple(algebra.indices[self.indices[c]] for c in live)
         factors = tuple(factor for factor, places in position.items() for _ in places)
         return Kernel(types, tuple(number[c] for c in opens), factors), position
 
@@ -299,7 +299,7 @@ class _Walk:
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
-        self.active = frozenset(x for x, axis in algebra.letters.items() if axis == "K")
+        self.active = frozenset(x for x, axis in algebra.indices.items() if axis == "K")
 
     def expand(self, s: Signal, k: int) -> _Net:
         """Expands a kernel of a signal into initial tensors.
@@ -313,9 +313,9 @@ class _Walk:
         if step.rule == "product":
             return self._product(s, k)
         if step.rule in ("tensor", "constant"):
-            each, factors = list(range(len(s.letters))), list(self.algebra.kernel(k).leaves)
+            each, factors = list(range(len(s.indices))), list(self.algebra.kernel(k).leaves)
             scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in factors if s.terms[k]]
-            return _Net(list(s.letters), [*each], [*each], [*each], factors, scalars=scalars)
+            return _Net(list(s.indices), [*each], [*each], [*each], factors, scalars=scalars)
         if step.rule == "sum":
             chosen = next(j for j, part in enumerate(step.parts) if part.terms.get(k) == s.terms[k])
             net = self.expand(step.parts[chosen], k)
@@ -325,11 +325,11 @@ class _Walk:
             return net
         (whole,) = step.parts
         if step.rule == "restricted":
-            at = next(n for n, x in enumerate(whole.letters) if x != s.letters[n])
-            to = s.letters[at]
+            at = next(n for n, x in enumerate(whole.indices) if x != s.indices[n])
+            to = s.indices[at]
             origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retype(c, at, to) == k)
             net = self.expand(whole, next(origin))
-            net.letters[net.root(net.opens[at])] = to
+            net.indices[net.root(net.opens[at])] = to
             return net
         if step.rule in ("doubted", "centred"):
             k = next(c for c in whole.terms if k in (c, self.algebra.with_doubt(c)))
@@ -345,8 +345,8 @@ class _Walk:
         """Merges two classes. An index over active experts takes precedence over one over all experts."""
         c, d = sorted((net.root(c), net.root(d)))
         net.parent[d] = c
-        if net.letters[d] in self.active:  # an index of active experts
-            net.letters[c] = net.letters[d]
+        if net.indices[d] in self.active:  # an index of active experts
+            net.indices[c] = net.indices[d]
 
     def _product(self, s: Signal, k: int) -> _Net:
         """Expands a kernel of a product: its factors are expanded, contracted and matched."""
@@ -356,7 +356,7 @@ class _Walk:
         left, right = self.expand(a, ka), self.expand(b, kb)
         kernel_a, at_a = left.kernel(self.algebra)
         kernel_b, at_b = right.kernel(self.algebra)
-        contraction = self.algebra.contraction(a.letters, b.letters, s.letters)
+        contraction = self.algebra.contraction(a.indices, b.indices, s.indices)
         match = matching(kernel_a, kernel_b)
         net = left.beside(right)
         first: dict[int, int] = {}

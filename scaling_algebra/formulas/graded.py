@@ -52,11 +52,11 @@ def form_algebra(
         growing: axes whose indices are kept even if they do not grow on the ray.
         most: maximum number of forms of a product.
     """
-    letters = network.letters
+    indices = network.indices
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
-    kept = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, kept + tracked_indices(network), most, centred_axes(network))
+    kept = "".join(x for x, axis in indices.items() if axis in growing)
+    return FormAlgebra(ray, indices, names, kept + tracked_indices(network), most, centred_axes(network))
 
 
 class _FormSteps(TensorSteps):

@@ -23,10 +23,10 @@ Rule = Callable[..., Any]
 def contract(params: Params, a: Tensor, b: Tensor) -> Tensor:
     """Return dot_general: batch dimensions first, then those of each operand that stay."""
     (summed_a, summed_b), (batch_a, batch_b) = params["dimension_numbers"]
-    letters = iter(ascii_letters)
-    of_a = [next(letters) for _ in range(a.dim())]
+    indices = iter(ascii_letters)
+    of_a = [next(indices) for _ in range(a.dim())]
     same = {d: of_a[c] for c, d in zip((*batch_a, *summed_a), (*batch_b, *summed_b), strict=True)}
-    of_b = [same[d] if d in same else next(letters) for d in range(b.dim())]
+    of_b = [same[d] if d in same else next(indices) for d in range(b.dim())]
     out = [of_a[d] for d in batch_a] + [x for d, x in enumerate(of_a) if d not in (*batch_a, *summed_a)]
     out += [x for d, x in enumerate(of_b) if d not in same]
     return torch.einsum(f"{''.join(of_a)},{''.join(of_b)}->{''.join(out)}", a, b)

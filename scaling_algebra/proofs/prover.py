@@ -167,10 +167,10 @@ class Proof(Rendered):
 
     def show_points(self, attempt: Outcome) -> list[str]:
         """Returns the points found, with all parameters: ``b.input=0, ..., alpha=1``."""
-        letters = "bcd" if _faithful(self.configuration.optimizer) else "bc"
+        indices = "bcd" if _faithful(self.configuration.optimizer) else "bc"
         points = []
         for x in attempt.points:
-            named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
+            named = {f"{y}.{role}": value for y in indices for role, value in getattr(x, y).items()}
             named |= x.multipliers
             points.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
         return points

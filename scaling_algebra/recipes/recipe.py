@@ -391,7 +391,7 @@ def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
 def _find_uniform_vectors(network: Network) -> list[str]:
     """Returns gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
     vectors = [
-        r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.letters) < 2
+        r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.indices) < 2
     ]
     return [*vectors, *({BIAS} & network.tensors.keys())]
 

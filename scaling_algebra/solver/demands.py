@@ -136,10 +136,10 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
     Law: the argument is O(1) by mu-1, and none of its indices grows, so that nothing averages out along them. Then x^p
     times anything is no larger than x times the same.
     """
-    letters = network.signals[s.out] + s.over
+    indices = network.signals[s.out] + s.over
     plain = s.stands_for and not s.kind.gaps and 1 in s.kind.powers
     freed = {x for e in experts(network) for x in e.last}  # exempt from mu-1 by an intervention
-    return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
+    return plain and not any(ray[network.axes[x]] for x in indices) and freed.isdisjoint(x.name for x in s.inputs)
 
 
 @dataclass(frozen=True)

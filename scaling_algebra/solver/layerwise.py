@@ -191,10 +191,10 @@ def at_full_alignment(
     for role, tensor in network.tensors.items():
         rule, uses, small = optimizer.of(role), network.uses(role), shares_read(network, ray, role)
         gradient, columns = gradient_power(network, uses[0]) * small, network.size(tensor.fan_in)
-        layer = {x for x in tensor.letters if network.axes[x] == "L"}
-        read = ({*f.letters} for s in uses for f in s.factors)
-        along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
-        rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
+        layer = {x for x in tensor.indices if network.axes[x] == "L"}
+        read = ({*f.indices} for s in uses for f in s.factors)
+        along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.indices})
+        rows = network.size(x for x in tensor.indices if x not in layer.union(tensor.fan_in, along))
         entries = rule.entry_count_root(network, role) / rule.shape_factor(network, role, ray)
         moves = bool(network.unread) or any(is_trained(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
@@ -214,7 +214,7 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
     for x in s.factors:
         made = network.producer(x.name)
         if isinstance(made, Function) and made.kind.kind == "softmax":
-            over = x.letters[network.signals[made.out].index(made.over)]
+            over = x.indices[network.signals[made.out].index(made.over)]
             few = made.kind.selects and sparse(network, ray)
             count *= (
                 (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed_indices(s) else Power()
@@ -247,4 +247,4 @@ def gradient_power(network: Network, statement: Product) -> Power:
     up, so only indices of the tensor count.
     """
     assert statement.tensor
-    return network.size(x for x in network.signals[statement.out] if x in statement.tensor.letters)
+    return network.size(x for x in network.signals[statement.out] if x in statement.tensor.indices)

@@ -68,10 +68,10 @@ class Gauge:
 
         The number of experts counts as a dimension of the tensor, the number of layers does not.
         """
-        letters = [x for x in tensor.letters if network.axes[x] != "L"]
-        read = network.size(x for x in letters if x in tensor.fan_in)
-        produced = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
-        experts = network.size(x for x in letters if x == tensor.experts)
+        indices = [x for x in tensor.indices if network.axes[x] != "L"]
+        read = network.size(x for x in indices if x in tensor.fan_in)
+        produced = network.size(x for x in indices if x not in tensor.fan_in and x != tensor.experts)
+        experts = network.size(x for x in indices if x == tensor.experts)
         if sum(size.on(ray) > 0 for size in (read, produced, experts)) != 1:
             return Power()
         return read**self.output if read.on(ray) else produced**self.input

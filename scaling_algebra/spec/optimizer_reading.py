@@ -131,12 +131,12 @@ def _check_blocks(
     Raises:
         UsageError: an index does not exist.
     """
-    every = {role: tensor.letters for x in networks for role, tensor in x.tensors.items()}
+    every = {role: tensor.indices for x in networks for role, tensor in x.tensors.items()}
     for role, rule in (("", rest), ("", matrices), *rules.items()):
-        letters = every.get(role, "".join(every.values()))
+        indices = every.get(role, "".join(every.values()))
         for x in rule.per if rule else "":
-            if x not in letters:
-                known = ", ".join(dict.fromkeys(letters))
+            if x not in indices:
+                known = ", ".join(dict.fromkeys(indices))
                 raise UsageError(f"per({x}): {role or networks[0].name} has no index {x!r}; it has {known}")
 
 

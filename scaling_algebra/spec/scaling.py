@@ -110,8 +110,8 @@ class Point:
     @property
     def values(self) -> dict[str, Fraction]:
         """Value of every unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` and multiplier. A zero init has no value."""
-        letters = {"b": self.b, "c": self.c, "d": self.d}
-        values = {f"{x}.{role}": e for x, roles in letters.items() for role, e in roles.items() if e is not None}
+        indices = {"b": self.b, "c": self.c, "d": self.d}
+        values = {f"{x}.{role}": e for x, roles in indices.items() for role, e in roles.items() if e is not None}
         return values | dict(self.multipliers)
 
     @property

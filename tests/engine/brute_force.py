@@ -53,12 +53,12 @@ def wick_two_copies(network: TensorNetwork) -> Fraction:
     Law: E[X^2] is a sum over all pairings of the leaves of two copies of X that share their open indices; a pairing
     identifies indices and is worth the product of the dimensions of the classes that remain.
     """
-    leaves = [(name, [_copy(x, k, network.opens) for x in letters]) for k in (0, 1) for name, letters in network.leaves]
-    letters = {x for _, xs in leaves for x in xs} | {_copy(x, k, network.opens) for x in network.dims for k in (0, 1)}
+    leaves = [(name, [_copy(x, k, network.opens) for x in indices]) for k in (0, 1) for name, indices in network.leaves]
+    indices = {x for _, xs in leaves for x in xs} | {_copy(x, k, network.opens) for x in network.dims for k in (0, 1)}
     best: Fraction | None = None
     for pairing in pairings(leaves):
         merged = _classes(
-            letters, [(x, y) for i, j in pairing for x, y in zip(leaves[i][1], leaves[j][1], strict=True)]
+            indices, [(x, y) for i, j in pairing for x, y in zip(leaves[i][1], leaves[j][1], strict=True)]
         )
         worth = sum((network.dims[cls[0][0]] for cls in merged), Fraction(0))
         best = worth if best is None else max(best, worth)
@@ -103,12 +103,12 @@ def partial_matchings(rest: list[int], names: list[str]) -> Iterator[list[tuple[
                 yield [(first, k), *more]
 
 
-def _copy(letter: str, k: int, opens: str) -> str:
-    return letter if letter in opens else letter + "'" * k
+def _copy(index: str, k: int, opens: str) -> str:
+    return index if index in opens else index + "'" * k
 
 
-def _classes(letters: set[str], joins: list[tuple[str, str]]) -> list[list[str]]:
-    groups = [{x} for x in sorted(letters)]
+def _classes(indices: set[str], joins: list[tuple[str, str]]) -> list[list[str]]:
+    groups = [{x} for x in sorted(indices)]
     for x, y in joins:
         gx = next(g for g in groups if x in g)
         gy = next(g for g in groups if y in g)

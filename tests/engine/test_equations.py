@@ -37,12 +37,12 @@ class Arrays:
     def __init__(self, axes):
         self.axes, self.known = axes, {}
 
-    def shape(self, letters):
-        return tuple(SIZES[self.axes[x]] for x in letters)
+    def shape(self, indices):
+        return tuple(SIZES[self.axes[x]] for x in indices)
 
-    def get(self, name, letters):
+    def get(self, name, indices):
         if name not in self.known:
-            self.known[name] = np.random.default_rng(sum(map(ord, name))).normal(size=self.shape(letters))
+            self.known[name] = np.random.default_rng(sum(map(ord, name))).normal(size=self.shape(indices))
         return self.known[name]
 
 
@@ -50,37 +50,37 @@ def by_text(text, axes, arrays):
     """The output, from the equations as written: one sum over all letters of a product at once."""
     made = {}
 
-    def value(terms, letters):
-        return sum(product(factors, letters) for factors in terms)
+    def value(terms, indices):
+        return sum(product(factors, indices) for factors in terms)
 
-    def call(x, letters):
+    def call(x, indices):
         if not x.argument:
-            return np.ones(arrays.shape(letters))
-        over = letters.index(x.over or letters[-1]) if letters else None
-        return applied(x.name, value(x.argument, letters), over)
+            return np.ones(arrays.shape(indices))
+        over = indices.index(x.over or indices[-1]) if indices else None
+        return applied(x.name, value(x.argument, indices), over)
 
     def letters_of(x):
         """Of a function: those that are in each product once."""
         if not isinstance(x, FunctionCall):
-            return x.letters or ""
+            return x.indices or ""
         products = ["".join(map(letters_of, factors)) for factors in x.argument]
         return "".join(dict.fromkeys(c for p in products for c in p if all(q.count(c) < 2 for q in products)))
 
-    def product(factors, letters):
+    def product(factors, indices):
         x = factors[0]
-        if len(factors) == 1 and isinstance(x, FunctionCall) and set(letters_of(x)) <= set(letters):
-            return call(x, letters)
+        if len(factors) == 1 and isinstance(x, FunctionCall) and set(letters_of(x)) <= set(indices):
+            return call(x, indices)
         parts = []
         for x in factors:
             own = letters_of(x)
             array = call(x, own) if isinstance(x, FunctionCall) else made.get(x.name)
             parts.append((own, arrays.get(x.name, own) if array is None else array))
-        return np.einsum(",".join(own for own, _ in parts) + "->" + letters, *(array for _, array in parts))
+        return np.einsum(",".join(own for own, _ in parts) + "->" + indices, *(array for _, array in parts))
 
     for line in text.splitlines():
         if line := " ".join(line.partition("#")[0].split()):
             e = parse_equation(1, line)
-            made[e.out.name] = value(e.terms, e.out.letters or "")
+            made[e.out.name] = value(e.terms, e.out.indices or "")
     return float(made[e.out.name])
 
 
@@ -89,21 +89,21 @@ def by_statements(n, arrays):
     made = {DATA: arrays.get(DATA, n.signals[DATA])}
 
     def read(x, out=None):
-        return np.einsum(f"{x.letters}->{out or x.letters}", made[x.name])
+        return np.einsum(f"{x.indices}->{out or x.indices}", made[x.name])
 
     for s in n.statements:
-        letters = n.signals[s.out]
+        indices = n.signals[s.out]
         if isinstance(s, Function):
-            axis = letters.index(s.over) if s.over else None
-            made[s.out] = applied(s.name, read(s.source, letters), axis) if s.source else np.ones(arrays.shape(letters))
+            axis = indices.index(s.over) if s.over else None
+            made[s.out] = applied(s.name, read(s.source, indices), axis) if s.source else np.ones(arrays.shape(indices))
         elif isinstance(s, Sum):
-            made[s.out] = sum(read(x, letters) for x in s.terms)
+            made[s.out] = sum(read(x, indices) for x in s.terms)
         else:
-            parts = [(x.letters, made[x.name]) for x in s.factors]
+            parts = [(x.indices, made[x.name]) for x in s.factors]
             parts += [("", arrays.get(m, "")) for m in s.multipliers]
             if s.tensor:
-                parts.append((s.tensor.letters, arrays.get(n.tensors[s.tensor.name].symbol, s.tensor.letters)))
-            made[s.out] = np.einsum(",".join(own for own, _ in parts) + "->" + letters, *(array for _, array in parts))
+                parts.append((s.tensor.indices, arrays.get(n.tensors[s.tensor.name].symbol, s.tensor.indices)))
+            made[s.out] = np.einsum(",".join(own for own, _ in parts) + "->" + indices, *(array for _, array in parts))
     return float(made[n.output])
 
 
@@ -132,16 +132,16 @@ def anything(rng):
     """A network of random products, sums and functions; some texts are refused."""
     pool, signals, lines = "abikjs", {"h": "a"}, ["h[a] = W[a,x] data[x]"]
 
-    def named(name, letters):
-        return f"{name}[{','.join(letters)}]" if letters else name
+    def named(name, indices):
+        return f"{name}[{','.join(indices)}]" if indices else name
 
-    def product(out, depth, letters):
+    def product(out, depth, indices):
         """A tensor that reads a signal, and other factors between."""
         read = rng.choice(list(signals))
         own = "".join(
-            rng.choice([y for y in pool if AXES[y] == AXES[x] and y not in letters] or pool) for x in signals[read]
+            rng.choice([y for y in pool if AXES[y] == AXES[x] and y not in indices] or pool) for x in signals[read]
         )
-        tensor = "".join(dict.fromkeys(letters + own))
+        tensor = "".join(dict.fromkeys(indices + own))
         factors = [named(f"V{rng.randrange(999)}", "".join(rng.sample(tensor, len(tensor)))), named(read, own)]
         for _ in range(rng.choice([0, 0, 1, 2])):
             some = "".join(rng.sample(tensor, min(len(tensor), rng.randint(1, 2))))
@@ -150,18 +150,18 @@ def anything(rng):
             factors.insert(rng.randint(0, len(factors)), more)
         return " ".join(factors)
 
-    def function(out, depth, letters):
-        over = f"; {rng.choice(letters)}" if letters and rng.random() < 0.7 else ""
-        return f"{rng.choice(['tanh', 'softmax', 'silu'])}({total(out, depth, letters)}{over})"
+    def function(out, depth, indices):
+        over = f"; {rng.choice(indices)}" if indices and rng.random() < 0.7 else ""
+        return f"{rng.choice(['tanh', 'softmax', 'silu'])}({total(out, depth, indices)}{over})"
 
-    def total(out, depth, letters):
-        terms = [function(out, depth + 1, letters)] if depth < 2 and rng.random() < 0.3 else []
-        return " + ".join(terms + [product(out, depth, letters) for _ in range(rng.choice([1, 1, 2]))])
+    def total(out, depth, indices):
+        terms = [function(out, depth + 1, indices)] if depth < 2 and rng.random() < 0.3 else []
+        return " + ".join(terms + [product(out, depth, indices) for _ in range(rng.choice([1, 1, 2]))])
 
     for k in range(rng.randint(1, 3)):
-        out, letters = f"s{k}", "".join(rng.sample(pool, rng.randint(1, 2)))
-        lines.append(f"{named(out, letters)} = {total(out, 0, letters)}")
-        signals[out] = letters
+        out, indices = f"s{k}", "".join(rng.sample(pool, rng.randint(1, 2)))
+        lines.append(f"{named(out, indices)} = {total(out, 0, indices)}")
+        signals[out] = indices
     unread = [x for x in signals if not any(re.search(rf"\b{x}\b", y.partition("=")[2]) for y in lines)]
     lines.append("f = " + " + ".join(f"{named(f'T{x}', signals[x])} {named(x, signals[x])}" for x in unread))
     return "\n".join(lines)

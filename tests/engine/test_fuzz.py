@@ -87,7 +87,7 @@ class Expansion:
 
     def __init__(self, case: TrainingCase, most: int = 250) -> None:
         self.case, self.most, self.rule = case, most, OPTIMIZERS[case.optimizer]
-        self.letters = case.tensors | {line.out: line.letters for line in case.lines}
+        self.indices = case.tensors | {line.out: line.indices for line in case.lines}
         self.terms = [
             (line, reads)
             for line in case.lines
@@ -105,7 +105,7 @@ class Expansion:
     def initial(self, role: str) -> Poly:
         if self.case.point[f"b.{role}"] is None:
             return {}
-        own = self.letters[role]
+        own = self.indices[role]
         live = [k for k, x in enumerate(own) if role not in self.case.tied or AXES[x] != "M"]
         return {((role, tuple((AXES[own[k]], -1 - k) for k in live)),): self.exponent(f"b.{role}")}
 
@@ -115,7 +115,7 @@ class Expansion:
             return {(): Fraction(0)}
         if name in self.case.tensors:
             return self.add([self.initial(name), self.change(name, t)])
-        return self.made(name, lambda reads: [[(self.value(x, t), letters) for x, letters in reads]])
+        return self.made(name, lambda reads: [[(self.value(x, t), indices) for x, indices in reads]])
 
     @remembered
     def change(self, name: str, t: int) -> Poly:
@@ -126,14 +126,14 @@ class Expansion:
             return self.add([self.step(name, s) for s in range(t)])
 
         def combinations(reads) -> list[list[Part]]:
-            sides = [((self.value(x, 0), letters), (self.change(x, t), letters)) for x, letters in reads]
+            sides = [((self.value(x, 0), indices), (self.change(x, t), indices)) for x, indices in reads]
             return [list(parts) for parts in choices(*sides)][1:]
 
         return self.made(name, combinations)
 
     def made(self, signal: str, factors: Callable) -> Poly:
         own = [(line, reads) for line, reads in self.terms if line.out == signal]
-        return self.add([self.multiply(p, line.letters, line) for line, reads in own for p in factors(reads)])
+        return self.add([self.multiply(p, line.indices, line) for line, reads in own for p in factors(reads)])
 
     @remembered
     def gradient(self, name: str, t: int) -> Poly:
@@ -142,10 +142,10 @@ class Expansion:
             return {(): Fraction(0)}
         paths = []
         for line, reads in self.terms:
-            for k, (x, letters) in enumerate(reads):
+            for k, (x, indices) in enumerate(reads):
                 if x == name:
                     others = [(self.value(y, t), own) for j, (y, own) in enumerate(reads) if j != k]
-                    paths.append(self.multiply([(self.gradient(line.out, t), line.letters), *others], letters, line))
+                    paths.append(self.multiply([(self.gradient(line.out, t), line.indices), *others], indices, line))
         return self.add(paths)
 
     @remembered
@@ -162,8 +162,8 @@ class Expansion:
     def multiply(self, parts: list[Part], out: str, line: Line) -> Poly:
         """The product with an equation's multipliers, letters missing from ``out`` summed."""
         scale = sum(map(self.exponent, line.multipliers), Fraction(0))
-        letters = dict.fromkeys("".join(x for _, x in parts) + out)
-        index = {x: (AXES[x], -1 - out.index(x) if x in out else k) for k, x in enumerate(letters)}
+        indices = dict.fromkeys("".join(x for _, x in parts) + out)
+        at = {x: (AXES[x], -1 - out.index(x) if x in out else k) for k, x in enumerate(indices)}
         found: Poly = {}
         if prod(len(p) for p, _ in parts) > 40 * self.most:
             raise TooLarge
@@ -171,24 +171,24 @@ class Expansion:
             e, leaves = scale, []
             for n, ((monomial, size), (_, own)) in enumerate(zip(chosen, parts, strict=True)):
                 e += size
-                for name, indices in monomial:
-                    moved = ((i[0], i[1] + 1000 * (n + 1)) if i[1] >= 0 else index[own[-1 - i[1]]] for i in indices)
+                for name, own_indices in monomial:
+                    moved = ((i[0], i[1] + 1000 * (n + 1)) if i[1] >= 0 else at[own[-1 - i[1]]] for i in own_indices)
                     leaves.append((name, tuple(moved)))
-            touched = {i for _, indices in leaves for i in indices}
-            e += sum((self.rate(i[0]) for i in index.values() if i[1] >= 0 and i not in touched), Fraction(0))
+            touched = {i for _, own_indices in leaves for i in own_indices}
+            e += sum((self.rate(i[0]) for i in at.values() if i[1] >= 0 and i not in touched), Fraction(0))
             key = self.ordered(leaves)
             found[key] = max(e, found.get(key, e))
         return self.bounded(found)
 
     def size(self, name: str, poly: Poly) -> Fraction | None:
         """Exponent of the root-mean-square: coefficients are positive, so the largest monomial's."""
-        opens = [(AXES[x], -1 - k) for k, x in enumerate(self.letters[name])]
+        opens = [(AXES[x], -1 - k) for k, x in enumerate(self.indices[name])]
         return max((e + self.size_of(m, opens) for m, e in poly.items()), default=None)
 
     def size_of(self, monomial: Monomial, opens: list[Index]) -> Fraction:
-        every = dict.fromkeys([*opens, *(i for _, indices in monomial for i in indices)])
+        every = dict.fromkeys([*opens, *(i for _, own_indices in monomial for i in own_indices)])
         symbols = {i: chr(ord("A") + k) for k, i in enumerate(every)}
-        leaves = tuple((name, "".join(symbols[i] for i in indices)) for name, indices in monomial)
+        leaves = tuple((name, "".join(symbols[i] for i in own_indices)) for name, own_indices in monomial)
         dims = {x: self.rate(i[0]) for i, x in symbols.items()}
         net = TensorNetwork(leaves, "".join(symbols[i] for i in opens), dims)
         count = pairing_count([name for name, _ in leaves])
@@ -274,8 +274,8 @@ def relettered(line: Line, rng: random.Random) -> Line:
     for axis in set(AXES.values()):
         own = [x for x in AXES if AXES[x] == axis]
         to |= str.maketrans(dict(zip(own, rng.sample(own, len(own)), strict=True)))
-    reads = tuple((name, letters.translate(to)) for name, letters in line.reads)
-    return replace(line, letters=line.letters.translate(to), reads=reads, over=line.over.translate(to))
+    reads = tuple((name, indices.translate(to)) for name, indices in line.reads)
+    return replace(line, indices=line.indices.translate(to), reads=reads, over=line.over.translate(to))
 
 
 def reordered(line: Line, rng: random.Random) -> Line:
@@ -285,10 +285,10 @@ def reordered(line: Line, rng: random.Random) -> Line:
 
 def passed_on(case: TrainingCase, rng: random.Random) -> TrainingCase:
     """One reading of a signal goes through an identity."""
-    made = {line.out: line.letters for line in case.lines}
+    made = {line.out: line.indices for line in case.lines}
     j, k = rng.choice([(j, k) for j, x in enumerate(case.lines) for k, (name, _) in enumerate(x.reads) if name in made])
-    line, (name, letters) = case.lines[j], case.lines[j].reads[k]
-    reads = (*line.reads[:k], ("same", letters), *line.reads[k + 1 :])
+    line, (name, indices) = case.lines[j], case.lines[j].reads[k]
+    reads = (*line.reads[:k], ("same", indices), *line.reads[k + 1 :])
     same = Line("same", made[name], "product", ((name, made[name]),))
     return replace(case, lines=(*case.lines[:j], same, replace(line, reads=reads), *case.lines[j + 1 :]))
 

@@ -49,9 +49,9 @@ def _mismatches(rule):
     """How often a rule for one copy disagrees with two copies on a fixed set of networks."""
     rng, wrong = random.Random(0), 0
     for _ in range(200):
-        letters = "abcd"
-        dims = {x: Fraction(rng.randint(0, 2)) for x in letters}
-        net = TensorNetwork(tuple(("W", rng.choice(letters) + rng.choice(letters)) for _ in range(4)), "", dims)
+        indices = "abcd"
+        dims = {x: Fraction(rng.randint(0, 2)) for x in indices}
+        net = TensorNetwork(tuple(("W", rng.choice(indices) + rng.choice(indices)) for _ in range(4)), "", dims)
         used = {x for _, xs in net.leaves for x in xs}
         net = TensorNetwork(net.leaves, "", {x: dims[x] for x in used})
         joins_ok = all(

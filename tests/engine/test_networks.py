@@ -101,7 +101,7 @@ def test_every_letter_of_an_equation_may_meet_another_of_its_axis():
         {"a": "N", **dict.fromkeys(places, "S")},
     )
     renamed = rename_apart(n, "a", "a", places, taken=places)
-    assert len({*renamed.values(), *places}) == 13 and {n.letters[renamed[x]] for x in places} == {"S"}
+    assert len({*renamed.values(), *places}) == 13 and {n.indices[renamed[x]] for x in places} == {"S"}
 
 
 def test_axes_that_are_not_used_are_left_out():

@@ -25,8 +25,8 @@ ONE = Ray({"N": 1, "N_e": 0, "M": 0})
 LETTERS = {x: "N" for x in "abcdef"}
 
 
-def plain(gap=100, ray=ONE, letters=LETTERS, means="", **limits):
-    return Algebra(ray, letters, [], Fraction(0), centred=frozenset(letters[x] for x in means)).at(
+def plain(gap=100, ray=ONE, indices=LETTERS, means="", **limits):
+    return Algebra(ray, indices, [], Fraction(0), centred=frozenset(indices[x] for x in means)).at(
         Budget(Fraction(gap), **limits)
     )
 
@@ -66,7 +66,7 @@ def test_a_square_with_a_large_diagonal_is_not_certified_too_small():
 
 def test_two_open_letters_that_are_one_cost_half_their_dimension():
     """W W^T with a wide inner side: its diagonal, n^2 on one entry in n, leads, and is n^(3/2) altogether."""
-    algebra = plain(ray=Ray({"N": 1, "N_e": 2, "M": 0}), letters={"a": "N", "c": "N", "b": "N_e"})
+    algebra = plain(ray=Ray({"N": 1, "N_e": 2, "M": 0}), indices={"a": "N", "c": "N", "b": "N_e"})
     assert size(algebra, gram(algebra, "ab", "cb", "ac")) == Fraction(3, 2)
     w = leaf_kernel("W", ["N", "N_e"], [0, 1])
     for slack, kept, cut in ((0, 0, -1), (1, 1, -2), (2, 2, None)):
@@ -77,7 +77,7 @@ def test_two_open_letters_that_are_one_cost_half_their_dimension():
 
 def test_what_is_known_by_its_size_only_may_have_a_large_diagonal():
     """The entrywise square of W W^T, of which the product is told nothing but the size."""
-    algebra = plain(ray=Ray({"N": 1, "N_e": Fraction(3, 4), "M": 0}), letters={"b": "N", "c": "N", "k": "N_e"})
+    algebra = plain(ray=Ray({"N": 1, "N_e": Fraction(3, 4), "M": 0}), indices={"b": "N", "c": "N", "k": "N_e"})
     square = gram(algebra, "bk", "ck", "bc")
     lost = Signal("bc", {}, tail=algebra.rms(square))
     assert bound(algebra, algebra.contract(lost, lost, "bc")) >= size(algebra, algebra.contract(square, square, "bc"))
@@ -108,7 +108,7 @@ def trees(draw, leaves=7, pairings=4000):
     rate = st.fractions(min_value=0, max_value=2, max_denominator=2)
     ray = draw(st.fixed_dictionaries({axis: rate for axis in AXES}).filter(lambda r: any(r.values())))
     axis = draw(st.lists(st.sampled_from(("N", "N", "M", "N_e")), min_size=3, max_size=6))
-    letters = dict(zip("abcdef", axis, strict=False))
+    indices = dict(zip("abcdef", axis, strict=False))
     shapes = draw(
         st.lists(st.lists(st.sampled_from(sorted(set(axis))), min_size=1, max_size=3), min_size=1, max_size=3)
     )
@@ -120,24 +120,24 @@ def trees(draw, leaves=7, pairings=4000):
     net = []
     for name in names:
         shape = shapes["UVW".index(name)]
-        net.append((name, "".join(draw(st.sampled_from([x for x in letters if letters[x] == a])) for a in shape)))
+        net.append((name, "".join(draw(st.sampled_from([x for x in indices if indices[x] == a])) for a in shape)))
     used = sorted({x for _, xs in net for x in xs})
     opens = "".join(draw(st.lists(st.sampled_from(used), unique=True, max_size=3)))
-    return ray, letters, TensorNetwork(tuple(net), opens, {x: ray[letters[x]] for x in used})
+    return ray, indices, TensorNetwork(tuple(net), opens, {x: ray[indices[x]] for x in used})
 
 
 def factors(algebra, net, order=None):
     """One signal for each leaf; initial tensors where no letter repeats, some of them constant along more letters."""
     found = []
     for name, xs in net.leaves:
-        live = [x for x in xs if x in algebra.letters]
+        live = [x for x in xs if x in algebra.indices]
         if len(set(live)) == len(live):
             more = [] if order is None else [x for x in sorted(net.dims) if x not in live and order.random() < 0.3]
             found.append(algebra.tensor(name, "".join([*live, *more]), 0, "".join(live)))
             continue
         opens = "".join(dict.fromkeys(live))
         kernel = Kernel(
-            tuple(algebra.letters[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),)
+            tuple(algebra.indices[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),)
         )
         found.append(Signal(opens, {algebra.intern(kernel): 0}))
     return found
@@ -150,8 +150,8 @@ def by_tree(algebra, net, order):
         pool.append(algebra.constant("".join(x for x in sorted(net.dims) if order.random() < 0.5)))
     while len(pool) > 1:
         i, j = order.sample(range(len(pool)), 2)
-        rest = set(net.opens).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
-        both = dict.fromkeys(pool[i].letters + pool[j].letters)
+        rest = set(net.opens).union(*(s.indices for k, s in enumerate(pool) if k not in (i, j)))
+        both = dict.fromkeys(pool[i].indices + pool[j].indices)
         made = algebra.contract(pool[i], pool[j], "".join(x for x in both if x in rest))
         pool = [s for k, s in enumerate(pool) if k not in (i, j)] + [made]
     return algebra.contract(pool[0], algebra.constant(""), net.opens)
@@ -169,9 +169,9 @@ def pruned_products(examples):
         st.randoms(use_true_random=False),
     )
     def check(case, gap, most, leaves, order):
-        ray, letters, net = case
+        ray, indices, net = case
         exact = wick_two_copies(net)
-        algebra = plain(gap, Ray(ray), {x: letters[x] for x in net.dims}, most=most, leaves=leaves)
+        algebra = plain(gap, Ray(ray), {x: indices[x] for x in net.dims}, most=most, leaves=leaves)
         s = by_tree(algebra, net, order)
         found = size(algebra, s)
         assert found is None or found <= exact
@@ -223,9 +223,9 @@ def test_what_either_factor_dropped_is_bounded_in_their_product():
 
 def some_product(algebra, rng):
     """A product of one to three random tensors along few indices, some of them summed."""
-    letters = ["".join(rng.sample("abcd", rng.randint(1, 2))) for _ in range(rng.randint(1, 3))]
-    parts = [algebra.tensor(f"{rng.choice('UVW')}{len(x)}", x, 0) for x in letters]
-    return algebra.product(parts, "".join(x for x in dict.fromkeys("".join(letters)) if rng.random() < 0.7))
+    indices = ["".join(rng.sample("abcd", rng.randint(1, 2))) for _ in range(rng.randint(1, 3))]
+    parts = [algebra.tensor(f"{rng.choice('UVW')}{len(x)}", x, 0) for x in indices]
+    return algebra.product(parts, "".join(x for x in dict.fromkeys("".join(indices)) if rng.random() < 0.7))
 
 
 def bounds_too_low(examples):
@@ -234,8 +234,8 @@ def bounds_too_low(examples):
     algebra, rng, wrong, saved = plain(50), random.Random(1), 0, 0
     for _ in range(examples):
         x, y = some_product(algebra, rng), some_product(algebra, rng)
-        out = "".join(c for c in dict.fromkeys(x.letters + y.letters) if rng.random() < 0.4)
-        loose = Signal(y.letters, {}, algebra.rms(y), depends=y.depends)
+        out = "".join(c for c in dict.fromkeys(x.indices + y.indices) if rng.random() < 0.4)
+        loose = Signal(y.indices, {}, algebra.rms(y), depends=y.depends)
         least, most = size(algebra, algebra.contract(x, y, out)), bound(algebra, algebra.contract(x, loose, out))
         wrong += most < least
         saved += most < algebra.value(algebra.rms(x) + loose.tail + contracting._bound_sum(algebra, x, loose, out))
@@ -295,8 +295,8 @@ def many_factors(examples):
     @settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
     @given(trees())
     def check(case):
-        ray, letters, net = case
-        algebra = plain(100, Ray(ray), {x: letters[x] for x in net.dims})
+        ray, indices, net = case
+        algebra = plain(100, Ray(ray), {x: indices[x] for x in net.dims})
         s = algebra.product(factors(algebra, net), net.opens)
         assert s.tail is None
         assert size(algebra, s) == wick_two_copies(net)
@@ -312,7 +312,7 @@ def test_products_of_one_and_two_factors():
     algebra = plain()
     w, x = algebra.tensor("W", "ab", 0), algebra.tensor("x", "b", 0)
     one, other = algebra.product([w, x], "a", "forward w"), algebra.contract(w, x, "a", "forward w")
-    assert (one.letters, one.terms, one.tail, one.made.parts, one.made.tag) == (
+    assert (one.indices, one.terms, one.tail, one.made.parts, one.made.tag) == (
         "a",
         other.terms,
         None,
@@ -348,16 +348,16 @@ def test_a_sum_is_of_signals_with_the_same_letters():
     with pytest.raises(ValueError, match=r"'a'.*'b'"):
         algebra.add([a, algebra.nothing("b")])
     whole = algebra.add([ab, ba])
-    assert whole.letters == "ab" and len(whole.terms) == 2  # W and its transpose are two kernels
+    assert whole.indices == "ab" and len(whole.terms) == 2  # W and its transpose are two kernels
     transposed = algebra.relabelled(ba, "ba", "ab")
     assert len(algebra.add([ab, transposed]).terms) == 1
 
 
 def test_relabelled():
-    algebra = plain(letters={**LETTERS, "i": "M", "x": "D", "y": "D", "z": "tokens"})
+    algebra = plain(indices={**LETTERS, "i": "M", "x": "D", "y": "D", "z": "tokens"})
     w = algebra.tensor("W", "abx", 0)
     found = algebra.relabelled(w, "abxi", "cayi")
-    assert found.letters == found.leaf == "ca" and found.terms == w.terms
+    assert found.indices == found.leaf == "ca" and found.terms == w.terms
     again = algebra.contract(found, algebra.tensor("W", "ca", 0), "")
     assert size(algebra, again) == 2
     for old, new in (("ab", "a"), ("ab", "cc"), ("ab", "ai"), ("abx", "abz"), ("a", "c"), ("ab", "aq")):
@@ -404,8 +404,8 @@ def test_what_sums_to_zero_does_not_see_a_constant():
 def graded():
     algebra = FormAlgebra(ONE, LETTERS, ("b.W", "b.x", "b.y"))
     tensors = {
-        name: algebra.tensor(name, letters, algebra.pack(Fraction(0), {}, {f"b.{name}": -1}))
-        for name, letters in (("W", "ab"), ("x", "b"), ("y", "a"))
+        name: algebra.tensor(name, indices, algebra.pack(Fraction(0), {}, {f"b.{name}": -1}))
+        for name, indices in (("W", "ab"), ("x", "b"), ("y", "a"))
     }
     return algebra, tensors
 
@@ -416,7 +416,7 @@ def test_graded_signals_have_the_same_operations():
     (form,) = algebra.bounds(whole).lower
     assert str(form.power) == "N^(1/2)" and dict(form.unknowns) == {"b.W": -1, "b.x": -1, "b.y": -1}
     moved = algebra.relabelled(s["x"], "b", "c")
-    assert {x.letters for x in moved.parts.values()} == {"c"}
+    assert {x.indices for x in moved.parts.values()} == {"c"}
     with pytest.raises(ValueError, match=r"'a'.*'b'"):
         algebra.add([s["y"], s["x"]])
     assert len(algebra.add([s["W"], algebra.tensor("W", "ba", 0)]).parts) == 2
@@ -431,7 +431,7 @@ def test_graded_signals_have_the_same_operations():
 @given(trees(leaves=6), st.sampled_from([3, 10, 40, None]), st.integers(0, 99))
 def test_a_product_does_not_depend_on_what_was_asked_before(case, work, seed):
     """Terms, tail and exhaustion are those of a fresh algebra."""
-    ray, letters, net = case
+    ray, indices, net = case
     assume(any(ray.values()))
     rung = Budget(Fraction(1, 2), 2, 4, work)
 
@@ -440,10 +440,10 @@ def test_a_product_does_not_depend_on_what_was_asked_before(case, work, seed):
             s = by_tree(algebra, what, random.Random(seed))
         except Exhausted:
             return "exhausted"
-        return s.letters, {algebra.kernel(k): e for k, e in s.terms.items()}, s.tail
+        return s.indices, {algebra.kernel(k): e for k, e in s.terms.items()}, s.tail
 
-    fresh = Algebra(Ray(ray), {x: letters[x] for x in net.dims}, [], Fraction(0)).at(rung)
-    used = Algebra(Ray(ray), {x: letters[x] for x in net.dims}, [], Fraction(0))
+    fresh = Algebra(Ray(ray), {x: indices[x] for x in net.dims}, [], Fraction(0)).at(rung)
+    used = Algebra(Ray(ray), {x: indices[x] for x in net.dims}, [], Fraction(0))
     for first in (Budget(Fraction(3)), Budget(Fraction(0), 1, None, 2), rung):
         outcome(used.at(first), net)
     assert outcome(used.at(rung), net) == outcome(fresh, net)

@@ -150,10 +150,10 @@ Measured = dict[tuple[str, int], list[np.ndarray]]
 def entries(case: TrainingCase, scale: float) -> int:
     """Of its tensors and signals."""
     dims = sizes(case, scale)
-    seen = sum(prod(dims[c] for c in x.letters) for x in case.lines if "i" not in x.letters)
+    seen = sum(prod(dims[c] for c in x.indices) for x in case.lines if "i" not in x.indices)
     tokens = TOKENS * (seen + dims["i"]) if case.routed else 0
     return tokens + sum(
-        prod(dims[c] for c in letters) for letters in (*case.tensors.values(), *(x.letters for x in case.lines))
+        prod(dims[c] for c in indices) for indices in (*case.tensors.values(), *(x.indices for x in case.lines))
     )
 
 

@@ -42,13 +42,13 @@ def value(line: Line, reads: list[Tensor], multiplier: float, chosen: Tensor | N
     """What an equation computes, (S, tokens, *letters). ``chosen``: 1 at a token's experts, (S, tokens, M)."""
     if line.kind == "product":
         pairs = [(c, x) for (_, c), x in zip(line.reads, reads, strict=True)]
-        if chosen is not None and "i" not in line.letters and any("i" in c for c, _ in pairs):
+        if chosen is not None and "i" not in line.indices and any("i" in c for c, _ in pairs):
             pairs.append(("i", chosen))
-        return multiplier * contracted(pairs, line.letters)
+        return multiplier * contracted(pairs, line.indices)
     if line.kind == "sum":
-        return sum(_turned(x, c, line.letters) for (_, c), x in zip(line.reads, reads, strict=True))  # type: ignore
-    x = _turned(reads[0], line.reads[0][1], line.letters)
-    along = 2 + line.letters.index(line.over) if line.over else 0
+        return sum(_turned(x, c, line.indices) for (_, c), x in zip(line.reads, reads, strict=True))  # type: ignore
+    x = _turned(reads[0], line.reads[0][1], line.indices)
+    along = 2 + line.indices.index(line.over) if line.over else 0
     if line.kind.startswith("topk"):
         if chosen is not None and line.over == "i":
             mask = chosen.bool()
@@ -70,12 +70,12 @@ def value(line: Line, reads: list[Tensor], multiplier: float, chosen: Tensor | N
 def contracted(operands: list[tuple[str, Tensor]], out: str) -> Tensor:
     """The product, letters that ``out`` lacks summed; the small operands first."""
     operands = sorted(operands, key=lambda x: x[1].numel())
-    letters, whole = operands[0]
+    indices, whole = operands[0]
     for k, (more, x) in enumerate(operands[1:], 2):
         kept = out + "".join(c for c, _ in operands[k:])
-        both = "".join(c for c in dict.fromkeys(letters + more) if c in kept)
-        whole, letters = torch.einsum(f"ZY{letters},ZY{more}->ZY{both}", whole, x), both
-    return torch.einsum(f"ZY{letters}->ZY{out}", whole) if letters != out else whole
+        both = "".join(c for c in dict.fromkeys(indices + more) if c in kept)
+        whole, indices = torch.einsum(f"ZY{indices},ZY{more}->ZY{both}", whole, x), both
+    return torch.einsum(f"ZY{indices}->ZY{out}", whole) if indices != out else whole
 
 
 def _turned(x: Tensor, old: str, new: str) -> Tensor:
@@ -87,7 +87,7 @@ def matrices(case: TrainingCase, name: str) -> tuple[str, str, str]:
     own = case.tensors[name]
     use = next(x for x in case.lines if any(n == name for n, _ in x.reads))
     acted = {c for n, cs in use.reads if n != name for c in cs}
-    made = [c for c in own if c in use.letters]
+    made = [c for c in own if c in use.indices]
     bare = [c for c in made if AXES[c] != "M"]
     experts = next((c for c in made if AXES[c] == "M" and (c in acted or bare)), "")
     batch = "".join(c for c in made if c == experts or c in acted)
@@ -257,8 +257,8 @@ class InterpretedRun:
         self.start, lr, eps = {}, {}, {}
         kinds = {x.kind for x in case.lines}
         strength = case.strength * (0.3 if kinds & SHARES else 1.0 if kinds & BOUNDED else 0.4)
-        for name, letters in case.tensors.items():
-            dims = [self.sizes[c] for c in letters]
+        for name, indices in case.tensors.items():
+            dims = [self.sizes[c] for c in indices]
             std, lr[name] = (
                 constant(0.5, 0.8 if kinds & SHARES else 1.5),
                 strength * constant(0.5, 1.0) * power(f"c.{name}"),
@@ -271,7 +271,7 @@ class InterpretedRun:
         self.multipliers = {}
         for m in case.multipliers:
             line = next(x for x in case.lines if m in x.multipliers)
-            summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
+            summed = {c for _, cs in line.reads for c in cs} - set(line.indices)
             self.multipliers[m] = constant(0.5, 2.0) * power(m) / self._base(summed, scale)
         data = torch.randn(FIXED["D"], generator=fixed, dtype=torch.float64)
         self.data = (data / data.norm()).expand(seeds, 1, -1)
@@ -285,9 +285,9 @@ class InterpretedRun:
             for mine, found in ((lr, rates), (eps, gradients)):
                 mine |= {name: x * found.get(name, 1.0) for name, x in mine.items()}
 
-    def _base(self, letters: Iterable[str], scale: float) -> float:
+    def _base(self, indices: Iterable[str], scale: float) -> float:
         """How many entries they have at scale 1: what is divided by it does not start far from Theta(1)."""
-        return prod(self.sizes[c] / scale ** float(self.case.rates.get(AXES[c], 0)) for c in letters)
+        return prod(self.sizes[c] / scale ** float(self.case.rates.get(AXES[c], 0)) for c in indices)
 
     def _chosen(self, scale: float, seeds: int, draw: torch.Generator) -> Tensor:
         """K of M experts of every token, drawn at random."""
@@ -378,9 +378,9 @@ class InterpretedRun:
 
     def _seen(self, line: Line, x: Tensor) -> Tensor:
         """Of a signal that tokens have of their own experts, scaled so that a mean over all is theirs."""
-        if self.chosen is None or x.shape[1] == 1 or "i" not in line.letters:
+        if self.chosen is None or x.shape[1] == 1 or "i" not in line.indices:
             return x
-        shape = [n if c in "ZYi" else 1 for c, n in zip("ZY" + line.letters, x.shape, strict=True)]
+        shape = [n if c in "ZYi" else 1 for c, n in zip("ZY" + line.indices, x.shape, strict=True)]
         return x * self.chosen.reshape(shape) / self.chosen.mean() ** 0.5
 
     def _exact(self, x: Tensor, whole: Tensor) -> Tensor:

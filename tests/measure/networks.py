@@ -34,7 +34,7 @@ class Line:
     """
 
     out: str
-    letters: str
+    indices: str
     kind: str
     reads: tuple[Read, ...]
     over: str = ""
@@ -49,11 +49,11 @@ class Line:
             right = " ".join((*self.multipliers, *reads))
         else:
             right = f"{self.kind}({reads[0]}{'; ' + self.over if self.over else ''})"
-        return f"{indexed(self.out, self.letters)} = {right}"
+        return f"{indexed(self.out, self.indices)} = {right}"
 
 
-def indexed(name: str, letters: str) -> str:
-    return f"{name}[{','.join(letters)}]" if letters else name
+def indexed(name: str, indices: str) -> str:
+    return f"{name}[{','.join(indices)}]" if indices else name
 
 
 def is_tensor(name: str) -> bool:
@@ -92,7 +92,7 @@ class TrainingCase:
 
     @property
     def axes(self) -> dict[str, str]:
-        used = "".join(x.letters + "".join(letters for _, letters in x.reads) for x in self.lines)
+        used = "".join(x.indices + "".join(indices for _, indices in x.reads) for x in self.lines)
         return {x: axis for x, axis in AXES.items() if x in used}
 
     @property
@@ -135,7 +135,7 @@ def from_text(
     lines = []
     for row in filter(None, map(str.strip, text.splitlines())):
         left, _, right = (x.strip() for x in row.partition("="))
-        out, letters = _read(left)
+        out, indices = _read(left)
         head, call, rest = right.partition("(")
         kind, over, multipliers = "product", "", ()
         if call:
@@ -147,7 +147,7 @@ def from_text(
             words = right.replace(", ", ",").split()
             multipliers = tuple(w for w in words if "[" not in w and w not in made)
             reads = [_read(w) for w in words if w not in multipliers]
-        lines.append(Line(out, letters, kind, tuple(reads), over.strip(), multipliers))
+        lines.append(Line(out, indices, kind, tuple(reads), over.strip(), multipliers))
         made.add(out)
     pairs = dict(x.strip().split("=") for x in point.split(",") if x.strip())
     return TrainingCase(
@@ -161,8 +161,8 @@ def from_text(
 
 
 def _read(text: str) -> Read:
-    name, _, letters = text.strip().partition("[")
-    return name, letters.rstrip("]").replace(",", "").replace(" ", "")
+    name, _, indices = text.strip().partition("[")
+    return name, indices.rstrip("]").replace(",", "").replace(" ", "")
 
 
 class EquationWriter:
@@ -205,26 +205,26 @@ class EquationWriter:
         if self.rng.random() < 0.4:
             self.line(self.signals[u], self.rng.choice(ENTRYWISE), [self.at(u)])
 
-    def line(self, letters: str, kind: str, reads: list[Read], **more: object) -> str:
+    def line(self, indices: str, kind: str, reads: list[Read], **more: object) -> str:
         out = f"h{len(self.lines) + 1}"
-        self.lines.append(Line(out, letters, kind, tuple(reads), **more))  # type: ignore[arg-type]
-        self.signals[out] = letters
+        self.lines.append(Line(out, indices, kind, tuple(reads), **more))  # type: ignore[arg-type]
+        self.signals[out] = indices
         self.unread = [x for x in self.unread if x not in {name for name, _ in reads}] + [out]
         return out
 
-    def product(self, letters: str, reads: list[Read], tensor: str = "", scaled: bool = False) -> str:
+    def product(self, indices: str, reads: list[Read], tensor: str = "", scaled: bool = False) -> str:
         own = [self.weight(tensor)] if tensor else []
         multipliers = (self.rng.choice(("alpha", "beta", "rho")),) if scaled else ()
-        return self.line(letters, "product", [*own, *reads], multipliers=multipliers)
+        return self.line(indices, "product", [*own, *reads], multipliers=multipliers)
 
-    def weight(self, letters: str) -> Read:
+    def weight(self, indices: str) -> Read:
         """A new tensor, or one from before whose axes fit, perhaps transposed."""
-        fits = [(n, p) for n, own in self.tensors.items() for p in _fitted(own, letters)]
+        fits = [(n, p) for n, own in self.tensors.items() for p in _fitted(own, indices)]
         if fits and self.rng.random() < 0.3:
             return self.rng.choice(fits)
         name = f"W{len(self.tensors) + 1}"
-        self.tensors[name] = letters
-        return name, letters
+        self.tensors[name] = indices
+        return name, indices
 
     def pick(self) -> str:
         pool = self.unread if self.unread and self.rng.random() < 0.85 else [x for x in self.signals if x != "data"]
@@ -310,14 +310,14 @@ class EquationWriter:
             self.line("", "product", [(ends[0], ""), (ends[0], "")])
 
 
-def _fitted(own: str, letters: str) -> Iterator[str]:
+def _fitted(own: str, indices: str) -> Iterator[str]:
     """The same letters in the order of a tensor's axes."""
-    if sorted(AXES[x] for x in own) == sorted(AXES[x] for x in letters):
-        left, found = list(letters), ""
+    if sorted(AXES[x] for x in own) == sorted(AXES[x] for x in indices):
+        left, found = list(indices), ""
         for x in own:
             found += left.pop(next(k for k, y in enumerate(left) if AXES[y] == AXES[x]))
         yield found
-        if len(own) == len(letters) == 2 and AXES[own[0]] == AXES[own[1]]:
+        if len(own) == len(indices) == 2 and AXES[own[0]] == AXES[own[1]]:
             yield found[::-1]
 
 
@@ -388,14 +388,14 @@ def random_case(seed: int) -> TrainingCase:
 def natural(case: TrainingCase, rng: random.Random) -> TrainingCase:
     """Random exponents near those at which every signal is Theta(1); learning rates are for the caller to add."""
     point: dict[str, Fraction | None] = {}
-    for name, letters in case.tensors.items():
+    for name, indices in case.tensors.items():
         use = next(x for x in case.lines if any(n == name for n, _ in x.reads))
         acted = {c for n, cs in use.reads if n != name for c in cs}
-        fan_in = sum((case.rates.get(AXES[c], 0) for c in letters if c in acted and c not in use.letters), Fraction(0))
-        extra = rng.choice((0, HALF)) if not use.letters else rng.choice((0, 0, 0, 0, HALF))
+        fan_in = sum((case.rates.get(AXES[c], 0) for c in indices if c in acted and c not in use.indices), Fraction(0))
+        extra = rng.choice((0, HALF)) if not use.indices else rng.choice((0, 0, 0, 0, HALF))
         point[f"b.{name}"] = None if rng.random() < 0.07 else fan_in * (HALF + extra)
     for line in case.lines:
-        summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
+        summed = {c for _, cs in line.reads for c in cs} - set(line.indices)
         axes = ["K" if case.routed and AXES[c] == "M" else AXES[c] for c in summed]
         size = sum((case.rates.get(axis, 0) for axis in axes), Fraction(0))
         for m in line.multipliers:

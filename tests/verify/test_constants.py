@@ -343,7 +343,7 @@ def test_a_choice_among_a_fixed_number_is_read_as_all(run):
     model = traced(of(lambda m, x: m.c((h := m.a(x)) + run(m, F.rms_norm(h, h.shape[-1:]))), drawn(6, 4), **EXPERTS))
     assert model.lines[-1] == f"model: {models.EVERY}" and model.network.stands == models.EVERY
     widths = {
-        re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.letters].count("N")
+        re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.indices].count("N")
         for role, tensor in model.network.tensors.items()
     }
     assert widths == {"a.weight": 1, "up": 2, "down": 2, "r": 1, "c.weight": 1}
@@ -495,7 +495,7 @@ def test_models_of_images(kind):
     assert model.error < 1e-12
     widths: dict[int, set[str]] = {}
     for role, tensor in model.network.tensors.items():
-        count = [model.network.axes[x] for x in tensor.letters].count("N")
+        count = [model.network.axes[x] for x in tensor.indices].count("N")
         widths.setdefault(count, set()).add(re.sub(r"\.weight|\[\d+\]", "", role))
     assert widths[2] == set(HIDDEN_OF[kind].split()) and set(READOUT_OF[kind].split()) <= widths[1]
     shapes = powers(by_shape(IMAGES[kind], None, "why"))

@@ -358,7 +358,7 @@ def _find_after_experts(network: Network) -> set[str]:
     after: set[str] = set()
     found: set[str] = set()
     for s in network.statements:
-        own = isinstance(s, Product) and s.tensor and any(network.axes[x] == "M" for x in s.tensor.letters)
+        own = isinstance(s, Product) and s.tensor and any(network.axes[x] == "M" for x in s.tensor.indices)
         behind = any(x.name in after for x in s.inputs)
         after |= {s.out} if own or behind else set()
         found |= {f"{s.out}{part}" for part, has in ((UPDATE, own), (".propagating", behind)) if has}

@@ -28,7 +28,7 @@ def explain_surprises(d: Derivation) -> Iterator[str]:
     narrow: dict[tuple[str, str], list[str]] = {}
     normed: list[str] = []
     for role, tensor in network.tensors.items():
-        read, made = (network.size(letters) for letters in (tensor.fan_in, tensor.fan_out))
+        read, made = (network.size(indices) for indices in (tensor.fan_in, tensor.fan_out))
         std = d.tensors[role].init_std
         if role in ends or role in network.frozen or std is None or not read.on(d.ray) or made.on(d.ray):
             continue

@@ -236,8 +236,8 @@ def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
         before = counts.get(name, counts.get(general(name)))
         if roles and before is not None:
             network = known[roles[0]]
-            letters = [x for x in network.tensors[roles[0]].letters if network.axes[x] != "L"]
-            grows = network.size(letters).ratio(subject.base, subject.target)
+            indices = [x for x in network.tensors[roles[0]].indices if network.axes[x] != "L"]
+            grows = network.size(indices).ratio(subject.base, subject.target)
             if not math.isclose(entries[name].tensor.numel(), before * grows):
                 odd[parameter_of(roles[0])] = None
     return [f"{listed(odd)}: {ODD}"] if odd else []

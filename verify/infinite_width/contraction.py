@@ -23,14 +23,14 @@ class Leading:
     """The leading term of a quantity: numbers, or random variables if it has growing indices.
 
     Attributes:
-        `letters`: the indices that do not grow, in the order of the first dimensions.
+        `indices`: the indices that do not grow, in the order of the first dimensions.
         over: the growing indices, in the order of the last dimensions, which are coefficients over atoms, or samples.
         values: the numbers without the power of n.
         power: power of n; ``NONE`` for exact zeros.
         rest: upper bound on the power of the neglected terms.
     """
 
-    letters: str
+    indices: str
     over: str
     values: Values
     power: Fraction = Fraction(0)
@@ -41,8 +41,8 @@ class Leading:
         return max(self.power, self.rest)
 
     def rename_indices(self, names: Mapping[str, str]) -> Leading:
-        letters = "".join(names.get(x, x) for x in self.letters)
-        return replace(self, letters=letters, over="".join(names.get(x, x) for x in self.over))
+        indices = "".join(names.get(x, x) for x in self.indices)
+        return replace(self, indices=indices, over="".join(names.get(x, x) for x in self.over))
 
     def times(self, factor: float, power: Fraction = Fraction(0)) -> Leading:
         grown = self.power if self.power == NONE else self.power + power
@@ -54,13 +54,13 @@ class Contractions:
     """Contractions in the limit of infinite width.
 
     Attributes:
-        `letters`: the axis of every index.
+        `indices`: the axis of every index.
         growing: the indices that grow.
         sizes: sizes of the other indices.
         spaces: random variables of every growing axis.
     """
 
-    letters: Mapping[str, str]
+    indices: Mapping[str, str]
     growing: frozenset[str]
     sizes: dict[str, int]
     spaces: Mapping[str, Space | Particles]
@@ -77,101 +77,101 @@ class Contractions:
             NotCovered: the result has no limit that can be computed here.
         """
         left = list(operands)
-        for letter in sorted({x for q in operands for x in q.over}, key=self.is_sampled):
-            vectors, left = [q for q in left if letter in q.over], [q for q in left if letter not in q.over]
-            if letter in out:
-                left.append(self.entrywise(vectors, letter, where))
-            elif self.is_sampled(letter) and (len(vectors) == 1 or not isinstance(self.space(letter), Points)):
-                left.append(self.mean(self.entrywise(vectors, letter, where), letter))
+        for index in sorted({x for q in operands for x in q.over}, key=self.is_sampled):
+            vectors, left = [q for q in left if index in q.over], [q for q in left if index not in q.over]
+            if index in out:
+                left.append(self.entrywise(vectors, index, where))
+            elif self.is_sampled(index) and (len(vectors) == 1 or not isinstance(self.space(index), Points)):
+                left.append(self.mean(self.entrywise(vectors, index, where), index))
             elif len(vectors) == 1:
                 raise NotCovered(f"{where} sums the entries of one vector")
             else:
-                left.append(self.inner(self.entrywise(vectors[:-1], letter, where), vectors[-1], letter))
-        present = {x for q in left for x in (*q.letters, *q.over)}
+                left.append(self.inner(self.entrywise(vectors[:-1], index, where), vectors[-1], index))
+        present = {x for q in left for x in (*q.indices, *q.over)}
         left += [self._ones(x, where) for x in out if x not in present]
         fixed, over = self.split_indices(out)
         values = self.einsum([q.values for q in left], left, fixed + over)
         return Leading(fixed, over, values, _compute_power(left) if values.any() else NONE, _bound_rest(left))
 
-    def split_indices(self, letters: str) -> tuple[str, str]:
+    def split_indices(self, indices: str) -> tuple[str, str]:
         """Splits indices into those that do not grow and those that do, experts first."""
-        grow = sorted((x for x in letters if x in self.growing), key=lambda x: (not self.is_sampled(x), x))
-        return "".join(x for x in letters if x not in self.growing), "".join(grow)
+        grow = sorted((x for x in indices if x in self.growing), key=lambda x: (not self.is_sampled(x), x))
+        return "".join(x for x in indices if x not in self.growing), "".join(grow)
 
-    def zero(self, letters: str) -> Leading:
+    def zero(self, indices: str) -> Leading:
         """Returns the exact zero with some indices."""
-        fixed, over = self.split_indices(letters)
+        fixed, over = self.split_indices(indices)
         shape = [*(self.sizes[x] for x in fixed), *(self.space(x).zero.size for x in over)]
         return Leading(fixed, over, np.zeros(shape), NONE)
 
-    def is_sampled(self, letter: str) -> bool:
+    def is_sampled(self, index: str) -> bool:
         """Tells whether an index grows and its random variables are given by samples or points."""
-        return letter in self.growing and isinstance(self.space(letter), Particles)
+        return index in self.growing and isinstance(self.space(index), Particles)
 
-    def _ones(self, letter: str, where: str) -> Leading:
-        if letter not in self.growing:
-            return Leading(letter, "", np.ones(self.sizes[letter]))
-        space = self.space(letter)
+    def _ones(self, index: str, where: str) -> Leading:
+        if index not in self.growing:
+            return Leading(index, "", np.ones(self.sizes[index]))
+        space = self.space(index)
         if not isinstance(space, Particles):
-            raise NotCovered(f"{where} repeats what has no index {letter}")
-        return Leading("", letter, np.ones(space.zero.shape))
+            raise NotCovered(f"{where} repeats what has no index {index}")
+        return Leading("", index, np.ones(space.zero.shape))
 
-    def entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
+    def entrywise(self, vectors: Sequence[Leading], index: str, where: str) -> Leading:
         """Multiplies quantities at each value of a growing index."""
         if len(vectors) == 1:
             return vectors[0]
-        letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
-        if not self.is_sampled(letter):
-            return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
+        indices = "".join(dict.fromkeys("".join(q.indices for q in vectors)))
+        if not self.is_sampled(index):
+            return self.apply(lambda *x: np.prod(x, axis=0), vectors, indices, index, where)
         over = "".join(dict.fromkeys("".join(q.over for q in vectors)))
-        values = self.einsum([q.values for q in vectors], vectors, letters + over)
-        return Leading(letters, over, values, _compute_power(vectors), _bound_rest(vectors))
+        values = self.einsum([q.values for q in vectors], vectors, indices + over)
+        return Leading(indices, over, values, _compute_power(vectors), _bound_rest(vectors))
 
     def apply(
-        self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
+        self, function: Callable[..., Values], vectors: Sequence[Leading], indices: str, index: str, where: str
     ) -> Leading:
         """Applies a function to vectors entry by entry; it must be linear in every vector whose power is not 0."""
-        space, found = self.space(letter), []
-        if any(q.over != letter for q in vectors):
-            raise NotCovered(f"{where} is a function along {letter} of what has two indices that grow")
-        for index in np.ndindex(*(self.sizes[x] for x in letters)):
-            at = dict(zip(letters, index, strict=True))
-            arguments = [q.values[tuple(at[x] for x in q.letters)] for q in vectors]
+        space, found = self.space(index), []
+        if any(q.over != index for q in vectors):
+            raise NotCovered(f"{where} is a function along {index} of what has two indices that grow")
+        for entry in np.ndindex(*(self.sizes[x] for x in indices)):
+            at = dict(zip(indices, entry, strict=True))
+            arguments = [q.values[tuple(at[x] for x in q.indices)] for q in vectors]
             try:
                 found.append(space.function(function, arguments))
             except NotCovered as why:
                 raise type(why)(f"{where} {why}") from None
-        values = np.stack([space.pad(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
-        return Leading(letters, letter, values, _compute_power(vectors), _bound_rest(vectors))
+        values = np.stack([space.pad(x) for x in found]).reshape(*(self.sizes[x] for x in indices), -1)
+        return Leading(indices, index, values, _compute_power(vectors), _bound_rest(vectors))
 
-    def inner(self, x: Leading, y: Leading, letter: str) -> Leading:
+    def inner(self, x: Leading, y: Leading, index: str) -> Leading:
         """Sums a product over a growing index: n times an expectation. If that is zero, the sum is random, of size
         n^(1/2)."""
-        pair = [replace(q, values=v) for q, v in zip((x, y), self._dual(x, y, letter), strict=True)]
-        letters = "".join(dict.fromkeys(x.letters + y.letters))
-        over = "".join(dict.fromkeys((x.over + y.over).replace(letter, "")))
-        values = self.einsum([q.values for q in pair], pair, letters + over)
-        lengths = [self.lengths(q, letter) for q in (x, y)]
-        most = self.einsum(lengths, [replace(q, over=q.over.replace(letter, "")) for q in (x, y)], letters + over)
-        return self._finish_sum(Leading(letters, over, values, x.power + y.power), most, (x, y))
+        pair = [replace(q, values=v) for q, v in zip((x, y), self._dual(x, y, index), strict=True)]
+        indices = "".join(dict.fromkeys(x.indices + y.indices))
+        over = "".join(dict.fromkeys((x.over + y.over).replace(index, "")))
+        values = self.einsum([q.values for q in pair], pair, indices + over)
+        lengths = [self.lengths(q, index) for q in (x, y)]
+        most = self.einsum(lengths, [replace(q, over=q.over.replace(index, "")) for q in (x, y)], indices + over)
+        return self._finish_sum(Leading(indices, over, values, x.power + y.power), most, (x, y))
 
-    def _dual(self, x: Leading, y: Leading, letter: str) -> tuple[Values, Values]:
+    def _dual(self, x: Leading, y: Leading, index: str) -> tuple[Values, Values]:
         """Returns arrays whose products are expectations over an index, which must be the last growing index of
         both."""
-        if self.is_sampled(letter):
-            return x.values / self.space(letter).zero.size, y.values
-        if {x.over[-1], y.over[-1]} != {letter}:
-            raise NotCovered(f"a product along {letter} of what has two indices that grow")
-        return self.space(letter).dual(x.values, y.values)
+        if self.is_sampled(index):
+            return x.values / self.space(index).zero.size, y.values
+        if {x.over[-1], y.over[-1]} != {index}:
+            raise NotCovered(f"a product along {index} of what has two indices that grow")
+        return self.space(index).dual(x.values, y.values)
 
-    def mean(self, q: Leading, letter: str) -> Leading:
+    def mean(self, q: Leading, index: str) -> Leading:
         """Sums over a growing number of experts: n times the mean over samples, or zero if they cannot distinguish
         it from zero."""
-        space, over = self.space(letter), q.over.replace(letter, "")
-        values = self.einsum([q.values / q.values.shape[len(q.letters) + q.over.index(letter)]], [q], q.letters + over)
-        products = np.moveaxis(q.values, len(q.letters) + q.over.index(letter), -1)
+        space, over = self.space(index), q.over.replace(index, "")
+        values = self.einsum([q.values / q.values.shape[len(q.indices) + q.over.index(index)]], [q], q.indices + over)
+        products = np.moveaxis(q.values, len(q.indices) + q.over.index(index), -1)
         values = space.zero_unresolved(values, lambda: products)
-        return self._finish_sum(Leading(q.letters, over, values, q.power), self.lengths(q, letter), (q,))
+        return self._finish_sum(Leading(q.indices, over, values, q.power), self.lengths(q, index), (q,))
 
     @staticmethod
     def _finish_sum(q: Leading, most: Values, parts: Sequence[Leading]) -> Leading:
@@ -182,36 +182,36 @@ class Contractions:
         sizes = sum((x.size for x in parts), Fraction(0))
         return replace(q, values=values, power=exact, rest=max(HALF + sizes, 1 + _bound_rest(parts), NONE))
 
-    def lengths(self, q: Leading, letter: str = "") -> Values:
+    def lengths(self, q: Leading, index: str = "") -> Values:
         """Returns root mean squares along one growing index, or along all, without the power of n."""
-        along = letter or q.over
+        along = index or q.over
         values = [q.values, q.values]
         if not self.is_sampled(along[-1]):
             values = list(self.space(along[-1]).dual(q.values, q.values))
-        left = q.letters + "".join(x for x in q.over if x not in along)
+        left = q.indices + "".join(x for x in q.over if x not in along)
         squares = self.einsum(values, [q, q], left)
         for x in filter(self.is_sampled, along):
             squares = squares / self.space(x).zero.size
         return np.sqrt(np.maximum(0.0, squares))
 
-    def space(self, letter: str) -> Space | Particles:
-        return self.spaces[self.letters[letter]]
+    def space(self, index: str) -> Space | Particles:
+        return self.spaces[self.indices[index]]
 
     def einsum(self, values: Sequence[Values], of: Sequence[Leading], out: str) -> Values:
         """Contracts arrays that have the indices of given quantities. Arrays with fewer atoms are padded with zeros."""
-        letters = list(dict.fromkeys("".join(q.letters + q.over for q in of) + out))
-        count = {x: k for k, x in enumerate(letters)}
+        indices = list(dict.fromkeys("".join(q.indices + q.over for q in of) + out))
+        count = {x: k for k, x in enumerate(indices)}
         widths = {
-            x: max(v.shape[len(q.letters) + q.over.index(x)] for v, q in zip(values, of, strict=True) if x in q.over)
-            for x in letters
+            x: max(v.shape[len(q.indices) + q.over.index(x)] for v, q in zip(values, of, strict=True) if x in q.over)
+            for x in indices
             if x in self.growing
         }
         arguments: list[Any] = []
         for v, q in zip(values, of, strict=True):
-            wide = [(0, 0)] * len(q.letters) + [
-                (0, widths[x] - n) for x, n in zip(q.over, v.shape[len(q.letters) :], strict=True)
+            wide = [(0, 0)] * len(q.indices) + [
+                (0, widths[x] - n) for x, n in zip(q.over, v.shape[len(q.indices) :], strict=True)
             ]
-            arguments += [np.pad(v, wide) if any(w for _, w in wide) else v, [count[x] for x in q.letters + q.over]]
+            arguments += [np.pad(v, wide) if any(w for _, w in wide) else v, [count[x] for x in q.indices + q.over]]
         product: Values = np.einsum(*arguments, [count[x] for x in out], optimize=len(of) > 2)
         return product
 
@@ -221,14 +221,14 @@ def add_leading(parts: Sequence[Leading]) -> Leading:
     if len(parts) == 1:
         return parts[0]
     power, first = max(q.power for q in parts), parts[0]
-    left, order = [q for q in parts if q.power == power], first.letters + first.over
-    shape = np.max([[q.values.shape[(q.letters + q.over).index(x)] for x in order] for q in left], axis=0).tolist()
+    left, order = [q for q in parts if q.power == power], first.indices + first.over
+    shape = np.max([[q.values.shape[(q.indices + q.over).index(x)] for x in order] for q in left], axis=0).tolist()
     values = np.zeros(shape)
     for q in left:
-        turned = q.values.transpose([(q.letters + q.over).index(x) for x in order])
+        turned = q.values.transpose([(q.indices + q.over).index(x) for x in order])
         values[tuple(map(slice, turned.shape))] += turned
     rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
-    return Leading(first.letters, first.over, values, power, rest)
+    return Leading(first.indices, first.over, values, power, rest)
 
 
 def _compute_power(parts: Sequence[Leading]) -> Fraction:
@@ -244,7 +244,7 @@ def _bound_rest(parts: Sequence[Leading]) -> Fraction:
 
 def rename_indices(q: Leading, own: str, factor: Factor) -> Leading:
     """Renames the indices of a signal to those that a statement uses."""
-    return q.rename_indices(dict(zip(own, factor.letters, strict=True)))
+    return q.rename_indices(dict(zip(own, factor.indices, strict=True)))
 
 
 def get_limits(q: Leading) -> Values:

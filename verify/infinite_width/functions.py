@@ -30,12 +30,12 @@ def evaluate_slope(kind: FunctionKind, x: Values) -> Values:
     return slopes
 
 
-def evaluate_numbers(s: Function, letters: str, x: Values, above: Values | None = None) -> Values:
+def evaluate_numbers(s: Function, indices: str, x: Values, above: Values | None = None) -> Values:
     """Evaluates a function of numbers that do not grow, or its gradient.
 
     Args:
         s: the statement of the function.
-        `letters`: the indices of x, one for each dimension.
+        `indices`: the indices of x, one for each dimension.
         x: the argument.
         above: the gradient at the value; if it is given, the gradient at the argument is returned. The choice of a
             selection counts as constant.
@@ -45,12 +45,12 @@ def evaluate_numbers(s: Function, letters: str, x: Values, above: Values | None 
     """
     at = torch.tensor(x, requires_grad=above is not None)
     if s.kind.selects:
-        ordered = at.detach().movedim(letters.index(s.over), -1).sort(descending=True).values
+        ordered = at.detach().movedim(indices.index(s.over), -1).sort(descending=True).values
         k = count_selected(ordered.shape[-1])
         if bool((ordered[..., k - 1 : k] - ordered[..., k : k + 1] < MARGIN).any()):
             raise NotCovered(f"{s.out} selects among what is alike: fluctuations of finite networks choose")
     with torch.set_grad_enabled(above is not None):
-        found = apply_function(s, letters, at[None])[0]
+        found = apply_function(s, indices, at[None])[0]
     if above is not None:
         (found,) = torch.autograd.grad(found, at, torch.tensor(above))
         found = torch.where(found.abs() > 1e-14 * np.abs(above).max(initial=0), found, 0.0)

@@ -27,9 +27,9 @@ def fuse_products(network: Network, growing: frozenset[str]) -> Network:
         out, k = readers[0]
         reader = left[out.out]
         if isinstance(reader, Product) and not reader.tensor:
-            use, letters = out.inputs[k], network.signals[s.out]
-            names = {x: x for x in s.letters} | dict(zip(letters, use.letters, strict=True))
-            if any(x in reader.letters for x in s.letters if x not in letters):
+            use, indices = out.inputs[k], network.signals[s.out]
+            names = {x: x for x in s.indices} | dict(zip(indices, use.indices, strict=True))
+            if any(x in reader.indices for x in s.indices if x not in indices):
                 continue
             factors = tuple(x for x in reader.factors if x is not use)
             own = [x.rename_indices(names) for x in (s.tensor, *s.factors)]

@@ -53,7 +53,7 @@ class LimitTensor:
 
     Attributes:
         tensor: the tensor of the network.
-        `letters`: its indices.
+        `indices`: its indices.
         rate: learning rate as (number, power of n); None if it is not trained.
         grow: the growing indices, without that of experts that start alike.
         start: initial value of a tensor with at most one growing index.
@@ -69,7 +69,7 @@ class LimitTensor:
     """
 
     tensor: Tensor
-    letters: str
+    indices: str
     rate: tuple[float, Fraction] | None
     grow: str = ""
     start: Leading | None = None
@@ -117,8 +117,8 @@ class Limit:
     ) -> None:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
-        letters = self.network.letters
-        self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
+        indices = self.network.indices
+        self.growing = frozenset(x for x, axis in indices.items() if axis not in FIXED_SIZES and ray[axis])
         self.network = fuse_products(self.network, self.growing)
         axes = {self.network.axes[x] for x in self.growing if x in self.network.axes}
         if "L" in axes:
@@ -134,9 +134,9 @@ class Limit:
         self._check_steps(derivation.optimizer.rules, axes)
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs, self.draw = ray, inputs, draw
-        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
+        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in indices.items() if x not in self.growing}
         spaces = self._spaces(axes, frozenset(scaling.tied), fixed)
-        self.products = Contractions(letters, self.growing, fixed, spaces)
+        self.products = Contractions(indices, self.growing, fixed, spaces)
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check(frozenset(scaling.tied))
         self.made = [s.out for s in self.network.statements]
@@ -153,7 +153,7 @@ class Limit:
             weight.decay = float(rule.options.get("momentum", 0.0))
             if rate is not None and rule in self.normalised:
                 eps = None if powers.eps is None else self._number(powers.eps)
-                weight.stepped = Stepped.of(rule, self.products.zero(tensor.letters), rate, eps)
+                weight.stepped = Stepped.of(rule, self.products.zero(tensor.indices), rate, eps)
 
     def _spaces(
         self, axes: Iterable[str], tied: frozenset[str], fixed: Mapping[str, int]
@@ -162,10 +162,10 @@ class Limit:
         differ between experts) and exact spaces elsewhere."""
         if self.points:
             return {axis: Points(self._points(fixed), self.draw, axis) for axis in sorted(axes)}
-        letters, sources = self.network.letters, list[str]()
+        indices, sources = self.network.indices, list[str]()
         for role, tensor in self.network.tensors.items():
-            own = set(tensor.letters) - (set(tensor.experts) if role in tied else set())
-            sources += [tensor.symbol] if any(letters[x] == "M" for x in own) else []
+            own = set(tensor.indices) - (set(tensor.experts) if role in tied else set())
+            sources += [tensor.symbol] if any(indices[x] == "M" for x in own) else []
         return {axis: Particles(sources, SAMPLES, draw=self.draw) if axis == "M" else Space() for axis in sorted(axes)}
 
     @property
@@ -178,8 +178,8 @@ class Limit:
         memory."""
         if not self.normalised:
             return POINTS[0]
-        matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.letters)) == 2]
-        pairs = sum(prod(fixed.get(x, 1) for x in t.letters) for t in matrices)
+        matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.indices)) == 2]
+        pairs = sum(prod(fixed.get(x, 1) for x in t.indices) for t in matrices)
         return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
 
     def _check_steps(self, rules: Iterable[Optimizer], axes: Iterable[str]) -> None:
@@ -231,7 +231,7 @@ class Limit:
             if len(grow) > 1 and (self.points or not (len(grow) == 2 and any(map(self.products.is_sampled, grow)))):
                 raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed; {INSTEAD}")
         for role, tensor in self.network.tensors.items():
-            if len(self.growing & set(tensor.letters)) > 2 + (role in tied):
+            if len(self.growing & set(tensor.indices)) > 2 + (role in tied):
                 alike = "where experts start alike (--parameterization mssp) it is"
                 mend = alike if tensor.experts in self.growing else INSTEAD
                 raise UsageError(
@@ -253,10 +253,10 @@ class Limit:
     def _draw_weight(
         self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
     ) -> LimitTensor:
-        letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing and x != alike)
-        fixed = "".join(x for x in letters if x not in self.growing)
+        indices, grow = tensor.indices, "".join(x for x in tensor.indices if x in self.growing and x != alike)
+        fixed = "".join(x for x in indices if x not in self.growing)
         shape = [self.products.sizes[x] for x in fixed]
-        weight, (size, power) = LimitTensor(tensor, letters, rate, grow), std
+        weight, (size, power) = LimitTensor(tensor, indices, rate, grow), std
         power = power if size else NONE
         if len(grow) < 2:
             once = [1 if x == alike else n for x, n in zip(fixed, shape, strict=True)]
@@ -278,10 +278,10 @@ class Limit:
                 )
         return weight
 
-    def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
+    def _through(self, role: str, indices: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
         """Multiplies operands with a tensor that has the given indices in the statement."""
         weight = self.weights[role]
-        names = dict(zip(weight.letters, letters, strict=True))
+        names = dict(zip(weight.indices, indices, strict=True))
         if weight.current is not None:
             return self.products.contract([weight.current.rename_indices(names), *operands], out, where)
         parts = []
@@ -291,7 +291,7 @@ class Limit:
             parts.append(self.products.contract([weight.stepped.change.rename_indices(names), *operands], out, where))
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
-                spare = {x: chr(0x2100 + i) for i, x in enumerate(_find_inside(factors, weight.letters))}
+                spare = {x: chr(0x2100 + i) for i, x in enumerate(_find_inside(factors, weight.indices))}
                 self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
                 taken = [q.rename_indices({**spare, **names}) for q in factors]
                 parts.append(
@@ -314,26 +314,26 @@ class Limit:
         taken, others = [q for q in operands if inner & set(q.over)], [q for q in operands if not inner & set(q.over)]
         if not any(source in q.over for q in taken):
             raise NotCovered(f"{where} is a matrix by itself")
-        fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
-        elsewhere = {*out, *fixed, *(x for q in others for x in q.letters)}
-        letters = "".join(dict.fromkeys(x for q in taken for x in q.letters if x in elsewhere))
+        fixed = "".join(names[k] for k in weight.indices if names[k] not in self.growing)
+        elsewhere = {*out, *fixed, *(x for q in others for x in q.indices)}
+        indices = "".join(dict.fromkeys(x for q in taken for x in q.indices if x in elsewhere))
         left = "".join(dict.fromkeys(x for q in taken for x in q.over if x in out))
-        x = self.products.contract(taken, letters + left.replace(source, "") + source, where)
+        x = self.products.contract(taken, indices + left.replace(source, "") + source, where)
         if x.over != source:
             raise NotCovered(f"{where} is a matrix times what has two indices that grow")
         return self.products.contract([self._image(weight, fixed, x, target, transposed), *others], out, where)
 
     def _image(self, weight: LimitTensor, fixed: str, x: Leading, target: str, transposed: bool) -> Leading:
-        letters = "".join(dict.fromkeys(fixed + x.letters))
-        shape, images = [self.products.sizes[k] for k in letters], []
+        indices = "".join(dict.fromkeys(fixed + x.indices))
+        shape, images = [self.products.sizes[k] for k in indices], []
         for index in np.ndindex(*shape):
-            at = dict(zip(letters, index, strict=True))
+            at = dict(zip(indices, index, strict=True))
             matrix = weight.matrices[tuple(at[k] for k in fixed)]
-            images.append(matrix.times(x.values[tuple(at[k] for k in x.letters)], transposed))
+            images.append(matrix.times(x.values[tuple(at[k] for k in x.indices)], transposed))
         space = self.products.space(target)
         values = np.stack([space.pad(y) for y in images]).reshape(*shape, -1)
         power = NONE if x.power == NONE else x.power + weight.extra
-        return Leading(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
+        return Leading(indices, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
 
     # passes ---------------------------------------------------------------------------------------------------------
 
@@ -346,25 +346,25 @@ class Limit:
         """
         signals = {DATA: Leading(self.network.signals[DATA], "", data), **self.constants}
         for s in self.network.statements:
-            letters = self.network.signals[s.out]
+            indices = self.network.signals[s.out]
             if isinstance(s, Product):
                 operands = [rename_indices(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
-                signals[s.out] = self._product(s, operands, letters)
+                signals[s.out] = self._product(s, operands, indices)
             elif isinstance(s, Sum):
                 terms = [rename_indices(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
-                signals[s.out] = add_leading([self.products.contract([q], letters, s.out) for q in terms])
+                signals[s.out] = add_leading([self.products.contract([q], indices, s.out) for q in terms])
             else:
                 assert s.source is not None
                 q = rename_indices(signals[s.source.name], self.network.signals[s.source.name], s.source)
-                signals[s.out] = _apply_function(self.products, s, self.products.contract([q], letters, s.out))
+                signals[s.out] = _apply_function(self.products, s, self.products.contract([q], indices, s.out))
             _check_limit(s.out, signals[s.out])
         return signals
 
-    def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
+    def _product(self, s: Product, operands: Sequence[Leading], indices: str) -> Leading:
         if s.tensor:
-            q = self._through(s.tensor.name, s.tensor.letters, operands, letters, s.out)
+            q = self._through(s.tensor.name, s.tensor.indices, operands, indices, s.out)
         else:
-            q = self.products.contract(operands, letters, s.out)
+            q = self.products.contract(operands, indices, s.out)
         for m in s.multipliers:
             q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
         return q
@@ -381,7 +381,7 @@ class Limit:
         for s in reversed(self.network.statements):
             if s.out not in found:
                 continue
-            letters = self.network.signals[s.out]
+            indices = self.network.signals[s.out]
             above = gradients[s.out] = add_leading(found[s.out])
             inputs = [(f, rename_indices(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
@@ -389,16 +389,16 @@ class Limit:
                     continue
                 if isinstance(s, Product):
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
-                    pulled = self._product(s, operands, f.letters)
+                    pulled = self._product(s, operands, f.indices)
                 elif isinstance(s, Sum):
-                    pulled = self.products.contract([above], f.letters, s.out)
+                    pulled = self.products.contract([above], f.indices, s.out)
                 else:
                     pulled = self.products.contract(
-                        [_pull_back(self.products, s, self.products.contract([q], letters, s.out), above)],
-                        f.letters,
+                        [_pull_back(self.products, s, self.products.contract([q], indices, s.out), above)],
+                        f.indices,
                         "",
                     )
-                own = pulled.rename_indices(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
+                own = pulled.rename_indices(dict(zip(f.indices, self.network.signals[f.name], strict=True)))
                 found.setdefault(f.name, []).append(own)
             if isinstance(s, Product) and s.tensor and self.weights[s.tensor.name].rate is not None:
                 scaled = above
@@ -410,10 +410,10 @@ class Limit:
 
     def _at_tensor(self, use: Factor, factors: Sequence[Leading], where: str) -> Any:
         weight = self.weights[use.name]
-        names = dict(zip(use.letters, weight.letters, strict=True))
+        names = dict(zip(use.indices, weight.indices, strict=True))
         if weight.current is not None:
-            return self.products.contract(factors, use.letters, where).rename_indices(names)
-        inside = _find_inside(factors, use.letters)
+            return self.products.contract(factors, use.indices, where).rename_indices(names)
+        inside = _find_inside(factors, use.indices)
         spare = {x: chr(0x2200 + i) for i, x in enumerate(inside)}
         self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
         return tuple(q.rename_indices({**spare, **names}) for q in factors)
@@ -449,7 +449,7 @@ class Limit:
         return LimitState(scalars, slopes)
 
     def _rms(self, q: Leading) -> Values:
-        return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[: len(q.letters)])
+        return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[: len(q.indices)])
 
     def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
         for weight in self.weights.values():
@@ -462,7 +462,7 @@ class Limit:
                 weight = self.weights[role]
                 if weight.stepped:
                     factors = gradient if weight.current is None else [gradient]
-                    whole = self.products.contract(factors, weight.letters, role).times(slope)
+                    whole = self.products.contract(factors, weight.indices, role).times(slope)
                     found[role] = add_leading([found[role], whole]) if role in found else whole
                 elif weight.current is None:
                     weight.updates.append(gradient)
@@ -483,8 +483,8 @@ class Limit:
                 weight.current = add_leading([weight.current, weight.momentum.times(-rate, power)])
 
 
-def _find_inside(factors: Iterable[Leading], letters: str) -> str:
-    return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
+def _find_inside(factors: Iterable[Leading], indices: str) -> str:
+    return "".join(dict.fromkeys(x for q in factors for x in q.indices if x not in indices))
 
 
 def _build_constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
@@ -498,12 +498,12 @@ def _build_constant(network: Network, name: str, sizes: Mapping[str, int]) -> Le
     Raises:
         UsageError: the constant has a growing index.
     """
-    letters = network.signals[name]
-    if grow := set(letters) - set(sizes):
+    indices = network.signals[name]
+    if grow := set(indices) - set(sizes):
         raise UsageError(
             f"the constant {name} has the index {min(grow)}, which grows: its limit is not computed; {INSTEAD}"
         )
-    return Leading(letters, "", sample_input(network, sizes, ReplicaDraw({}, [0], [0]), name).numpy())
+    return Leading(indices, "", sample_input(network, sizes, ReplicaDraw({}, [0], [0]), name).numpy())
 
 
 def _check_limit(name: str, q: Leading) -> None:
@@ -523,10 +523,10 @@ def _apply_function(products: Contractions, s: Function, q: Leading) -> Leading:
         return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
     if s.kind.kind == "softmax" and q.over:
         e = np.exp(take_limit(q).values)
-        return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
+        return Leading(q.indices, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
     if q.over:
-        return products.apply(partial(evaluate, s.kind), [take_limit(q)], q.letters, q.over, s.out)
-    return Leading(q.letters, "", evaluate_numbers(s, q.letters, get_limits(q)), rest=q.rest)
+        return products.apply(partial(evaluate, s.kind), [take_limit(q)], q.indices, q.over, s.out)
+    return Leading(q.indices, "", evaluate_numbers(s, q.indices, get_limits(q)), rest=q.rest)
 
 
 def _pull_back(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
@@ -534,19 +534,19 @@ def _pull_back(products: Contractions, s: Function, q: Leading, above: Leading) 
     if s.kind.kind == "norm":
         unit, lengths = _apply_function(products, s, q), products.lengths(q)
         along = products.inner(unit, above, q.over)
-        removed = products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
+        removed = products.contract([unit, along.times(-1.0, Fraction(-1))], q.indices + q.over, s.out)
         whole = add_leading([above, removed])
         return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
     if s.kind.kind == "softmax" and q.over:
         shares = _apply_function(products, s, q)
-        mean = products.contract([shares, above], q.letters, s.out)
-        whole = add_leading([above, products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
+        mean = products.contract([shares, above], q.indices, s.out)
+        whole = add_leading([above, products.contract([mean.times(-1.0)], q.indices + q.over, s.out)])
         return products.entrywise([shares, whole], q.over, s.out)
     if q.over:
         at = products.apply(
-            partial(evaluate_slope, s.kind), [take_limit(q)], q.letters, q.over, f"the slope at {s.out}"
+            partial(evaluate_slope, s.kind), [take_limit(q)], q.indices, q.over, f"the slope at {s.out}"
         )
         return products.entrywise([at, above], q.over, f"the gradient at {s.out}")
-    above = products.contract([above], q.letters, s.out)
-    values = evaluate_numbers(s, q.letters, get_limits(q), above.values)
+    above = products.contract([above], q.indices, s.out)
+    values = evaluate_numbers(s, q.indices, get_limits(q), above.values)
     return replace(above, values=values, power=above.power if values.any() else NONE)

@@ -173,7 +173,7 @@ def estimate_replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     copies = 6 if is_linear(setup.derivation.optimizer) else 8
     sizes, network = complete_sizes(setup.network, dims), setup.network
     formed = [network.signals[s.out] for s in network.statements]
-    signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
+    signals = sum(math.prod(sizes[network.axes[x]] for x in indices) for indices in formed)
     entries = copies * count_elements(dims, network) + SIGNALS * signals
     return entries * getattr(torch, setup.dtype).itemsize
 

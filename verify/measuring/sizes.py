@@ -72,7 +72,7 @@ def count_elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int
     """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
     can grow, or all tensors if there is none."""
     size = {"K": dims["M"], **complete_sizes(network, dims)}
-    axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
+    axes = [[network.axes[x] for x in t.indices] for t in network.tensors.values()]
     largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
     return sum(math.prod(size[axis] for axis in tensor_axes) for tensor_axes in largest)
 
@@ -98,7 +98,7 @@ def plan_sizes(
         if any(a >= b for a, b in pairwise(sizes)):
             raise UsageError(f"sizes are {list(sizes)!r}; give them in increasing order, without repeats")
         return list(sizes)
-    growth = round(max(_compute_growth(ray, network, t.letters) for t in network.tensors.values()))
+    growth = round(max(_compute_growth(ray, network, t.indices) for t in network.tensors.values()))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
     while first > 1 and count_elements(compute_dims(ray, 2 * first), network) > largest:
         first -= 1
@@ -111,9 +111,9 @@ def plan_sizes(
     return sorted(set(spread))
 
 
-def _compute_growth(ray: Ray, network: Network, letters: str) -> Fraction:
+def _compute_growth(ray: Ray, network: Network, indices: str) -> Fraction:
     """Returns the rate at which the number of entries of a tensor grows."""
-    return sum((ray[network.axes[x]] for x in letters), Fraction(0))
+    return sum((ray[network.axes[x]] for x in indices), Fraction(0))
 
 
 def plan_seeds(

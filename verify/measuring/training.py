@@ -73,7 +73,7 @@ def _compute_entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
     for s in run.network.functions:
         if s.kind.kind == "softmax":
             phi = run.value(s.out, t)
-            along = 1 + phi.letters.index(s.over)
+            along = 1 + phi.indices.index(s.over)
             size = phi.entries.shape[along]
             active = count_selected(size) if s.kind.selects else size
             if active > 1:

@@ -79,9 +79,9 @@ class Backward:
     def at(self, signal: str, key: Key = ()) -> Tensor:
         """Returns the gradient at a signal, or the part of it that ``key`` selects."""
         if mask := find_selection_inputs(self.network).get(signal):
-            chosen, letters = self.moment.signals()[mask.out], self.network.signals[mask.out]
-            count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
-            return self.model.permute_axes(count, letters, self.network.signals[signal])
+            chosen, indices = self.moment.signals()[mask.out], self.network.signals[mask.out]
+            count = chosen - chosen.mean(1 + indices.index(mask.over), keepdim=True)
+            return self.model.permute_axes(count, indices, self.network.signals[signal])
         if not (uses := self.network.consumers(signal)):
             whole = self.moment.signals()[signal]
             return torch.ones_like(whole) if self.loss in ("", signal) else torch.zeros_like(whole)
@@ -104,14 +104,14 @@ class Backward:
         x, out, model = s.inputs[k], self.network.signals[s.out], self.model
         gradient = self.at(s.out, upper)
         if isinstance(s, Sum):
-            return model.permute_axes(gradient, out, x.letters)
+            return model.permute_axes(gradient, out, x.indices)
         if not isinstance(s, Product):
             with torch.enable_grad():
-                argument = model.permute_axes(self.moment.signals()[x.name], x.letters, out).detach().requires_grad_()
+                argument = model.permute_axes(self.moment.signals()[x.name], x.indices, out).detach().requires_grad_()
                 value = apply_function(s, out, argument)
                 stops = not value.requires_grad
                 (back,) = (0 * argument,) if stops else torch.autograd.grad(value, argument, gradient)
-            return model.permute_axes(back, out, x.letters)
+            return model.permute_axes(back, out, x.indices)
         if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t less W_0
             whole = tuple(x for x in part if x[0] != updated)
             init: Key = tuple((role, "init" if role == updated else mode) for role, mode in part)
@@ -121,9 +121,9 @@ class Backward:
         if not s.tensor and not part:  # signals as they are
             terms = (Term((), (), tuple(y for j, y in enumerate(s.factors) if j != k), s.multipliers),)
         signals = self.moment.signals()
-        operands = [[(out, gradient), *((y.letters, signals[y.name]) for y in (*t.weights, *t.signals))] for t in terms]
+        operands = [[(out, gradient), *((y.indices, signals[y.name]) for y in (*t.weights, *t.signals))] for t in terms]
         return add_tensors(
-            [multiply_term(model, weights, t, o, x.letters) for t, o in zip(terms, operands, strict=True)]
+            [multiply_term(model, weights, t, o, x.indices) for t, o in zip(terms, operands, strict=True)]
         )
 
     @cache_result
@@ -136,7 +136,7 @@ class Backward:
         output."""
         assert s.tensor
         own = self.network.tensors[s.tensor.name]
-        memory = self.model.get_memory_order(own).translate(str.maketrans(own.letters, s.tensor.letters))
+        memory = self.model.get_memory_order(own).translate(str.maketrans(own.indices, s.tensor.indices))
         scaled = self.network.signals[s.out], LOSS_SLOPE * self.model.multiplier(s.multipliers) * above
-        values = [(x.letters, self.moment.signals()[x.name]) for x in s.factors]
-        return self.model.permute_axes(contract([scaled, *values], memory, self.model.sizes), memory, s.tensor.letters)
+        values = [(x.indices, self.moment.signals()[x.name]) for x in s.factors]
+        return self.model.permute_axes(contract([scaled, *values], memory, self.model.sizes), memory, s.tensor.indices)

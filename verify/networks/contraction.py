@@ -42,15 +42,15 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
 
 
 @cache
-def _find_order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
+def _find_order(indices: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
     """Returns, for each step, the positions of the operands to multiply among those that are left."""
     tensors = [np.broadcast_to(0.0, shape) for shape in shapes]
-    how = "optimal" if len(letters) < 6 else "greedy"
-    return list(np.einsum_path(_format_einsum(letters, out, ""), *tensors, optimize=how)[0][1:])
+    how = "optimal" if len(indices) < 6 else "greedy"
+    return list(np.einsum_path(_format_einsum(indices, out, ""), *tensors, optimize=how)[0][1:])
 
 
 @cache
-def _format_einsum(letters: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
+def _format_einsum(indices: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
     """Returns the einsum formula of a product, with a replica dimension on every operand."""
-    symbols = dict(zip(dict.fromkeys("".join(letters)), _SYMBOLS, strict=False))
-    return "->".join(",".join(replica + "".join(symbols[c] for c in x) for x in side) for side in (letters, (out,)))
+    symbols = dict(zip(dict.fromkeys("".join(indices)), _SYMBOLS, strict=False))
+    return "->".join(",".join(replica + "".join(symbols[c] for c in x) for x in side) for side in (indices, (out,)))

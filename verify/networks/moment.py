@@ -108,9 +108,9 @@ class Moment:
             model: the network of one token.
             first: the token's state before the first update.
         """
-        letters = {role: tensor.letters for role, tensor in self.network.tensors.items()}
+        indices = {role: tensor.indices for role, tensor in self.network.tensors.items()}
         now, start = (
-            {r: model.select_seen(letters[r], w) for r, w in weights.items()} for weights in (self.now, self.start)
+            {r: model.select_seen(indices[r], w) for r, w in weights.items()} for weights in (self.now, self.start)
         )
         if self.first and first and self.start is self.first.now:
             start = first.now
@@ -129,8 +129,8 @@ class Moment:
     def argument(self, function: Function) -> tuple[Tensor, int]:
         """Returns the argument of a function, with indices ordered as in its output, and the dimension it acts
         along."""
-        (x,), letters = function.inputs, self.network.signals[function.out]
-        return self.model.permute_axes(self.signals()[x.name], x.letters, letters), 1 + letters.index(function.over)
+        (x,), indices = function.inputs, self.network.signals[function.out]
+        return self.model.permute_axes(self.signals()[x.name], x.indices, indices), 1 + indices.index(function.over)
 
     def part(self, s: Product, modes: Sequence[Mode], *which: str) -> Tensor:
         """Returns a part of a product, summed over ``modes`` and ``which``.
@@ -164,24 +164,24 @@ class Moment:
                 columns.append([*[new] * k, self.change, *[old] * (gates - k - 1), *[new] * len(term.signals)])
             elif which == "change" and k >= gates and x.name != DATA:
                 columns.append([*[old] * gates, *[new] * (k - gates), self.change, *[old] * (len(others) - k - 1)])
-        yield from ([(x.letters, value(x.name)) for x, value in zip(others, c, strict=True)] for c in columns)
+        yield from ([(x.indices, value(x.name)) for x, value in zip(others, c, strict=True)] for c in columns)
 
     def apply_term(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
         """Returns a part of a product in which its only signal is replaced by ``x``, with gates at their initial
         values."""
         (term,) = expand_product(self.network, s)
-        operands = [(term.signals[0].letters, x), *((g.letters, self.initial()[g.name]) for g in term.weights)]
+        operands = [(term.signals[0].indices, x), *((g.indices, self.initial()[g.name]) for g in term.weights)]
         found = self._product(s.out, term, mode, operands)
         return found[0] if found else torch.zeros_like(self.signals()[s.out])
 
     def _product(self, out: str, term: Term, mode: Mode, operands: Sequence[Labelled]) -> list[Tensor]:
         """Returns the product of operands with W_0, or with W_t - W_0, in a list; empty if it is exactly zero."""
-        letters = self.network.signals[out]
+        indices = self.network.signals[out]
         if mode == "init":
-            return [multiply_term(self.model, self.start, term, operands, letters)]
+            return [multiply_term(self.model, self.start, term, operands, indices)]
         if self.first is None or not term.tensors:
             return []
-        now, start = (multiply_term(self.model, x, term, operands, letters) for x in (self.now, self.start))
+        now, start = (multiply_term(self.model, x, term, operands, indices) for x in (self.now, self.start))
         return [now - start]
 
 
@@ -191,4 +191,4 @@ def multiply_term(model: TorchNetwork, weights: Weights, term: Term, operands: S
     if scale != 1:
         k = min(range(len(todo)), key=lambda k: todo[k][1].numel())
         todo[k] = todo[k][0], scale * todo[k][1]
-    return contract([*((x.letters, weights[x.name]) for x in term.tensors), *todo], out, model.sizes)
+    return contract([*((x.indices, weights[x.name]) for x in term.tensors), *todo], out, model.sizes)

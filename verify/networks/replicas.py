@@ -52,16 +52,16 @@ def sample_input(network: Network, sizes: Mapping[str, int], draw: ReplicaDraw, 
     Raises:
         UsageError: the input has a growing axis, so it cannot be the same at every size.
     """
-    letters = network.signals.get(name, "")
-    grows = [x for x in letters if draw.grows(network.axes[x])]
+    indices = network.signals.get(name, "")
+    grows = [x for x in indices if draw.grows(network.axes[x])]
     if grows and name == DATA:
         why = f"{name} has the letter {grows[0]!r} of a growing axis; measure fixed data only"
         raise UsageError(f"{network.name}: {why}")
-    shape = [sizes[x] for x in letters]
+    shape = [sizes[x] for x in indices]
     seed = 1 + [DATA, *network.constants].index(name)
     x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=DTYPE, device="cpu")
-    along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
-    x = x.abs() if grows or not letters else x
+    along = [k for k, index in enumerate(indices) if network.axes[index] == "D"]
+    x = x.abs() if grows or not indices else x
     unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
     return unit.to(draw.device)
 

@@ -38,7 +38,7 @@ def is_linear(trained: OptimizerSpec) -> bool:
 class SignalEntries:
     """The values of a signal: ``entries``, (S, *indices), with the names of its indices."""
 
-    letters: str
+    indices: str
     entries: Tensor
 
     def rms(self) -> Tensor:
@@ -189,8 +189,8 @@ class TorchRun:
         s, state = find_product(self.network, signal), get_state(self.states, t)[0]
         if ("path", signal, via) not in state.known:
             raise NotMeasured(f"{signal} through {via} was not followed, or {self.trainer.rule.name} mixes paths")
-        factors = [(x.letters, state.moment.signals()[x.name]) for x in s.factors]
-        operands = [*((x.letters, state.known["path", signal, via]) for x in (s.tensor,) if x), *factors]
+        factors = [(x.indices, state.moment.signals()[x.name]) for x in s.factors]
+        operands = [*((x.indices, state.known["path", signal, via]) for x in (s.tensor,) if x), *factors]
         moved = contract(operands, self.network.signals[signal], self.model.sizes)
         return self._signal(signal, self.model.multiplier(s.multipliers) * moved)
 
@@ -202,13 +202,13 @@ class TorchRun:
     def relative(self, signal: SignalEntries, source: str, t: int) -> SignalEntries:
         """Returns a signal divided, in each replica, by the rms of another one; exact zeros stay zero."""
         x, size = signal.entries, self.value(source, t).rms()
-        return SignalEntries(signal.letters, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
+        return SignalEntries(signal.indices, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
 
     def divide_by_norm(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
         """Returns a part of the argument of a norm, divided by what the norm divides the whole argument by."""
         x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
-        part = self.model.permute_axes(signal.entries, function.inputs[0].letters, self.network.signals[function.out])
+        part = self.model.permute_axes(signal.entries, function.inputs[0].indices, self.network.signals[function.out])
         return self._signal(function.out, part / x.square().mean(along, keepdim=True).sqrt())
 
     def inner(self, left: SignalEntries, right: SignalEntries) -> SignalEntries:
@@ -217,11 +217,11 @@ class TorchRun:
         Raises:
             ValueError: they have different indices.
         """
-        experts = {x for x, axis in self.network.letters.items() if axis in ("M", "K")}
-        if set(left.letters) - experts != set(right.letters) - experts:
+        experts = {x for x, axis in self.network.indices.items() if axis in ("M", "K")}
+        if set(left.indices) - experts != set(right.indices) - experts:
             raise ValueError("an inner product of signals with different indices")
-        kept = "".join(x for x in dict.fromkeys(left.letters + right.letters) if x in experts)
-        sides = [(left.letters, left.entries), (right.letters, right.entries)]
+        kept = "".join(x for x in dict.fromkeys(left.indices + right.indices) if x in experts)
+        sides = [(left.indices, left.entries), (right.indices, right.entries)]
         return SignalEntries(kept, contract(sides, kept, self.model.sizes))
 
     # backward --------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ class Fold:
             stored: its index names in the order of storage, after a replica dimension.
             rule: the optimizer, which decides what a matrix is.
         """
-        letters = rule.matrix(network, role)
-        sides = (letters.copies, letters.rows, letters.columns)
+        indices = rule.matrix(network, role)
+        sides = (indices.copies, indices.rows, indices.columns)
         copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
         return cls((0, *copies), rows, columns)
 

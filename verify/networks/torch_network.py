@@ -44,10 +44,10 @@ def count_selected(size: int) -> int:
     return max(1, round(SELECTED * size))
 
 
-def apply_function(function: Function, letters: str, x: Tensor) -> Tensor:
+def apply_function(function: Function, indices: str, x: Tensor) -> Tensor:
     """Applies a function to its argument, (S, *indices); a selection is constant in the backward pass."""
     kind = function.kind
-    along = 1 + letters.index(function.over) if function.over else 0
+    along = 1 + indices.index(function.over) if function.over else 0
     chosen = None
     if kind.selects:
         picked = x.detach().topk(count_selected(x.shape[along]), along).indices
@@ -112,18 +112,18 @@ class TorchNetwork(nn.Module):
         network = averaged(network) if routed else network
         self.network, self.draw, self.scaling, self.constants = network, draw, scaling, choose_constants(network)
         dims = complete_sizes(network, draw.dims)
-        self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
+        self.sizes = {index: dims[axis] for index, axis in network.indices.items() if axis in dims}
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = seed_generators(draw.seeds, draw.device), seed_generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
             memory, std = self.get_memory_order(tensor), scaling.tensors[role].init_std
             shape = [self.sizes[x] for x in memory]
             weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
-            weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
+            weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.indices))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
-                drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
-                fill_normal(weight, drawn, seeded if self.grows(tensor.letters) else shared)
+                drawn = [1 if x == alike else self.sizes[x] for x in tensor.indices]
+                fill_normal(weight, drawn, seeded if self.grows(tensor.indices) else shared)
                 weight *= self.constants.init_of(role) * std.at(dims)
             self.weights[role] = nn.Parameter(weight)
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
@@ -133,22 +133,22 @@ class TorchNetwork(nn.Module):
         self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
         self._noise = seed_generators([seed + NOISE for seed in draw.shared], draw.device)
 
-    def grows(self, letters: str) -> bool:
+    def grows(self, indices: str) -> bool:
         """Whether a tensor with these index names has a growing axis."""
-        return any(self.draw.grows(self.network.axes[x]) for x in letters)
+        return any(self.draw.grows(self.network.axes[x]) for x in indices)
 
     def of_token(self) -> TorchNetwork:
         """Returns the network that one token sees, with the first K experts (which ones does not matter)."""
         seen = copy(self)
-        experts = {x for x, axis in self.network.letters.items() if axis == "M"}
+        experts = {x for x, axis in self.network.indices.items() if axis == "M"}
         seen.sizes = {x: self.active if x in experts else size for x, size in self.sizes.items()}
         seen.multipliers = {**self.multipliers, SHARE: 1.0}
         return seen
 
-    def select_seen(self, letters: str, x: Tensor) -> Tensor:
+    def select_seen(self, indices: str, x: Tensor) -> Tensor:
         """Returns the entries that a token sees of a tensor with these index names: those of the first K experts."""
-        for k, letter in enumerate(letters, x.ndim - len(letters)):
-            if self.network.letters.get(letter) == "M":
+        for k, index in enumerate(indices, x.ndim - len(indices)):
+            if self.network.indices.get(index) == "M":
                 x = x.narrow(k, 0, self.active)
         return x
 
@@ -180,9 +180,9 @@ class TorchNetwork(nn.Module):
             if given and s.out in given:
                 signals[s.out] = given[s.out]
             elif isinstance(s, Product):
-                operands = [(x.letters, signals[x.name]) for x in s.factors]
+                operands = [(x.indices, signals[x.name]) for x in s.factors]
                 if s.tensor:
-                    operands.insert(0, (s.tensor.letters, weights[s.tensor.name]))
+                    operands.insert(0, (s.tensor.indices, weights[s.tensor.name]))
                 product = contract(operands, self.network.signals[s.out], self.sizes)
                 signals[s.out] = product * self.multiplier(s.multipliers)
             else:
@@ -206,21 +206,21 @@ class TorchNetwork(nn.Module):
             signal: returns a signal by name.
             noise: by noise signal.
         """
-        letters = self.network.signals[s.out]
+        indices = self.network.signals[s.out]
         if isinstance(s, Sum):
-            return torch.stack([self.permute_axes(signal(x.name), x.letters, letters) for x in s.terms]).sum(0)
+            return torch.stack([self.permute_axes(signal(x.name), x.indices, indices) for x in s.terms]).sum(0)
         if s.source is None:
             return noise[s.out]
-        return apply_function(s, letters, self.permute_axes(signal(s.source.name), s.source.letters, letters))
+        return apply_function(s, indices, self.permute_axes(signal(s.source.name), s.source.indices, indices))
 
     def get_memory_order(self, tensor: language.Tensor) -> str:
         """Returns the index names of a tensor in storage order. If experts read signals of their own, fan-in is next
         to the expert index, so that a sum over both is one matrix product."""
         use = next(s for s in self.network.linear if s.tensor and self.network.tensors[s.tensor.name] is tensor)
-        if not any(tensor.experts in x.letters for x in use.factors if tensor.experts):
-            return tensor.letters
+        if not any(tensor.experts in x.indices for x in use.factors if tensor.experts):
+            return tensor.indices
         inner = tensor.fan_in + tensor.fan_out
-        return "".join(x for x in tensor.letters if x not in inner) + inner
+        return "".join(x for x in tensor.indices if x not in inner) + inner
 
     def multiplier(self, names: Sequence[str]) -> float:
         """Returns the product of the named multipliers; one that the scaling does not set is 1."""
@@ -228,7 +228,7 @@ class TorchNetwork(nn.Module):
 
     def permute_axes(self, x: Tensor, old: str, new: str) -> Tensor:
         """Returns a tensor with its indices permuted from the order ``old`` to ``new``."""
-        return x if old == new else x.permute(0, *(1 + old.index(letter) for letter in new))
+        return x if old == new else x.permute(0, *(1 + old.index(index) for index in new))
 
     def optimizer(self, trained: OptimizerSpec) -> torch.optim.Optimizer:
         """Returns the real optimizer, with one parameter group per tensor (own lr, eps and weight decay).
@@ -250,7 +250,7 @@ class TorchNetwork(nn.Module):
             eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
             options: dict[str, object] = {"symbol": role}
             if rule.acts_on_matrices:
-                options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
+                options["fold"] = Fold.of(self.network, role, tensor.indices, rule)
                 options["bound"] = rule.constrains(self.network, role)
             groups.append(build_group(rule, self.weights[role], lr, eps, DECAY, **options))
         return build_optimizer(groups)

@@ -325,7 +325,7 @@ def _stream(network: Network) -> str:
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
     read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
     made = sorted(x for x in read if network.producer(x))
-    learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
+    learning = any(layers.intersection(t.indices) for role, t in network.tensors.items() if role not in network.frozen)
     return made[0] if learning and made and not any(is_trained(network, x) for x in made) else ""
 
 

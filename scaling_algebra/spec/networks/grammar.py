@@ -169,8 +169,8 @@ class _EquationReader:
         order = [*self.roles, *(x for x in self.symbols if x not in self.roles)]
         tensors = {self.roles.get(x, x): self.symbols[x] for x in order}
         signals = {x: self.first[x][0] for x in self.steady} | self.signals
-        used = "".join((*signals.values(), *(x.letters for s in self.statements for x in s.inputs)))
-        used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
+        used = "".join((*signals.values(), *(x.indices for s in self.statements for x in s.inputs)))
+        used += "".join(s.tensor.indices for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
         whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
         if still := [x for x in self.losses if not find_tensors(whole, x)]:
@@ -192,33 +192,33 @@ class _EquationReader:
 
     # expressions -----------------------------------------------------------------------------------------------
 
-    def _add_sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
+    def _add_sum(self, out: str, indices: str, terms: Sequence[Factors]) -> None:
         """Adds the statements for ``out = terms[0] + terms[1] + ...``."""
         if len(terms) == 1:
-            return self._add_product(out, letters, terms[0])
+            return self._add_product(out, indices, terms[0])
         factors = []
         for product in terms:
             factor = self._find_lone_signal(product)
-            if factor is None or set(factor.letters) != set(letters):
-                factor = Factor(self._make_name(), letters)
-                self._add_product(factor.name, letters, product)
+            if factor is None or set(factor.indices) != set(indices):
+                factor = Factor(self._make_name(), indices)
+                self._add_product(factor.name, indices, product)
             factors.append(factor)
-        self._add(Sum(out, tuple(factors)), letters)
+        self._add(Sum(out, tuple(factors)), indices)
 
-    def _add_product(self, out: str, letters: str, product: Factors) -> None:
+    def _add_product(self, out: str, indices: str, product: Factors) -> None:
         """Adds the statements for ``out = product``; inner tensors act first and get signals of their own."""
         whole = product[0]
-        if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._list_indices(whole)) <= set(letters):
-            return self._add_function(out, letters, whole)
+        if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._list_indices(whole)) <= set(indices):
+            return self._add_function(out, indices, whole)
         kinds = ["function" if isinstance(x, FunctionCall) else self._classify(x) for x in product]
         if set(kinds) == {"multiplier"}:
             raise self.at.wrong(f"{_write_product(product)} multiplies nothing; a product needs a tensor or a signal")
-        self._check_letters(letters, product)
+        self._check_letters(indices, product)
         multipliers = tuple(x.name for x, kind in zip(product, kinds, strict=True) if kind == "multiplier")
         factors = []
         for k, (x, kind) in enumerate(zip(product, kinds, strict=True)):
             if isinstance(x, FunctionCall):
-                outside = letters + "".join(map(self._list_indices, (*product[:k], *product[k + 1 :])))
+                outside = indices + "".join(map(self._list_indices, (*product[:k], *product[k + 1 :])))
                 factors.append(("signal", self._lift_call(x, outside)))
             elif kind != "multiplier":
                 factors.append((kind, self._make_factor(x)))
@@ -228,33 +228,33 @@ class _EquationReader:
             if len(tensors) == 1 and not after:
                 before, after = after, before
             if not after:
-                name = write_indexed(tensor.name, tensor.letters)
+                name = write_indexed(tensor.name, tensor.indices)
                 read, _ = self.first.get(DATA, ("x", 0))
                 bias = (
-                    f"a bias acts on the data, as in {write_indexed(tensor.name, tensor.letters + read)} data[{read}]"
+                    f"a bias acts on the data, as in {write_indexed(tensor.name, tensor.indices + read)} data[{read}]"
                 )
                 raise self.at.wrong(
                     f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
                 )
             acted = [f for _, f in after]
             if not before:
-                return self._add_linear(out, letters, tensor, acted, multipliers)
-            kept = {x for _, f in before for x in f.letters} | set(letters)
-            there = dict.fromkeys("".join(f.letters for f in (tensor, *acted)))
+                return self._add_linear(out, indices, tensor, acted, multipliers)
+            kept = {x for _, f in before for x in f.indices} | set(indices)
+            there = dict.fromkeys("".join(f.indices for f in (tensor, *acted)))
             inner = Factor(self._make_name(), "".join(x for x in there if x in kept))
-            self._add_linear(inner.name, inner.letters, tensor, acted, ())
+            self._add_linear(inner.name, inner.indices, tensor, acted, ())
             factors = [*before, ("signal", inner)]
-        self._add(Product(out, tuple(f for _, f in factors), None, multipliers), letters)
+        self._add(Product(out, tuple(f for _, f in factors), None, multipliers), indices)
 
     def _add_linear(
-        self, out: str, letters: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
+        self, out: str, kept: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
     ) -> None:
         """Adds a product with a tensor. At its first use, this determines the tensor's fan-in, fan-out and expert
         index."""
-        symbol, indices = tensor.name, tensor.letters
+        symbol, indices = tensor.name, tensor.indices
         if symbol not in self.symbols:
-            read = "".join(f.letters for f in acted)
-            produced = "".join(x for x in indices if x in letters)
+            read = "".join(f.indices for f in acted)
+            produced = "".join(x for x in indices if x in kept)
             bare = "".join(x for x in produced if self.axes[x] != "M")
             experts = next((x for x in produced if self.axes[x] == "M" and (x in read or bare)), "")
             shared = "".join(x for x in produced if x in read and x != experts)
@@ -262,31 +262,31 @@ class _EquationReader:
             fan_in = "".join(x for x in indices if x not in produced)
             self.symbols[symbol] = Tensor(symbol, indices, fan_in, fan_out, experts)
         role = self.roles.get(symbol, symbol)
-        self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), letters)
+        self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), kept)
 
-    def _add_function(self, out: str, letters: str, call: FunctionCall) -> None:
+    def _add_function(self, out: str, indices: str, call: FunctionCall) -> None:
         """Adds a function, and before it the statements for its argument."""
         name = call.name
         if FUNCTIONS[name].kind == "noise":
-            return self._add(Function(out, name), letters)
+            return self._add(Function(out, name), indices)
         source = self._find_lone_signal(call.argument[0]) if len(call.argument) == 1 else None
         if source is None:
-            source = Factor(self._make_name(), letters)
-            self._add_sum(source.name, letters, call.argument)
-        if missing := [x for x in letters if x not in source.letters]:
+            source = Factor(self._make_name(), indices)
+            self._add_sum(source.name, indices, call.argument)
+        if missing := [x for x in indices if x not in source.indices]:
             raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
-        self._add(Function(out, name, source, self._find_index(call, letters)), letters)
+        self._add(Function(out, name, source, self._find_index(call, indices)), indices)
 
-    def _find_index(self, call: FunctionCall, letters: str) -> str:
+    def _find_index(self, call: FunctionCall, indices: str) -> str:
         """Returns the index that a function acts along: the one that the call names, or else the only one."""
-        if call.over and call.over not in letters:
+        if call.over and call.over not in indices:
             raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
-        if needs_index(call.name) and not letters:
+        if needs_index(call.name) and not indices:
             raise self.at.wrong(f"{call.name} goes along a letter, and its argument has none")
-        if needs_index(call.name) and not call.over and len(letters) > 1:
-            which = f"{', '.join(letters)}; say which, as in {call.name}(...; {letters[-1]})"
+        if needs_index(call.name) and not call.over and len(indices) > 1:
+            which = f"{', '.join(indices)}; say which, as in {call.name}(...; {indices[-1]})"
             raise self.at.wrong(f"{call.name} goes along one letter of {which}")
-        return call.over or letters[-1:]
+        return call.over or indices[-1:]
 
     def _lift_call(self, call: FunctionCall, outside: str) -> Factor:
         """Gives a function inside a product a signal of its own; its indices are those that the argument does not
@@ -297,7 +297,7 @@ class _EquationReader:
         if both := [x for x in summed if x in outside]:
             raise self.at.wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
         inner = Factor(self._make_name(), kept)
-        self._add_function(inner.name, inner.letters, call)
+        self._add_function(inner.name, inner.indices, call)
         return inner
 
     def _find_lone_signal(self, product: Factors) -> Factor | None:
@@ -306,18 +306,18 @@ class _EquationReader:
         single = len(product) == 1 and isinstance(x, NamedTerm) and self._classify(x) == "signal"
         return self._make_factor(x) if single and isinstance(x, NamedTerm) else None
 
-    def _check_letters(self, letters: str, product: Factors) -> None:
+    def _check_letters(self, indices: str, product: Factors) -> None:
         """Checks that indices of the left side occur on the right, and that each index of a tensor occurs elsewhere,
         too."""
         tensors = [x for x in product if isinstance(x, NamedTerm) and self._classify(x) == "tensor"]
         for x in product:
             if isinstance(x, NamedTerm) and self._classify(x) != "multiplier":
                 self._make_factor(x)
-        for letter in letters:
+        for letter in indices:
             if not any(letter in self._list_indices(x) for x in product):
                 raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_write_product(product)}")
         for x in tensors:
-            elsewhere = letters + "".join(self._list_indices(y) for y in product if y is not x)
+            elsewhere = indices + "".join(self._list_indices(y) for y in product if y is not x)
             if lone := set(self._list_indices(x)) - set(elsewhere):
                 raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
@@ -328,7 +328,7 @@ class _EquationReader:
     def _split_indices(self, call: FunctionCall) -> tuple[str, str]:
         """Returns the indices that a function's argument keeps, and those that it sums."""
         products = ["".join(map(self._list_indices, factors)) for factors in call.argument]
-        summed = "".join(c for letters in products for c in letters if letters.count(c) > 1)
+        summed = "".join(c for indices in products for c in indices if indices.count(c) > 1)
         return "".join(c for c in dict.fromkeys("".join(products)) if c not in summed), summed
 
     # names -----------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class _EquationReader:
             raise self.at.wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
         if x.name in FUNCTIONS:
             raise self.at.wrong(f"{x.name} is a function; write {x.name}(...)")
-        kind = "multiplier" if x.letters is None else "tensor"
+        kind = "multiplier" if x.indices is None else "tensor"
         if kind == "multiplier" and x.name in {*AXES, *self.axes.values()} - set(FIXED):
             raise self.at.wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
         if self.kinds.setdefault(x.name, kind) != kind:
@@ -352,25 +352,25 @@ class _EquationReader:
 
     def _check_indices(self, x: NamedTerm) -> str:
         """Returns the indices of a name, and checks that each has an axis and occurs once."""
-        letters = x.letters or ""
-        for letter in letters:
+        indices = x.indices or ""
+        for letter in indices:
             if letter not in self.axes:
                 raise self.at.wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
-        if len(set(letters)) < len(letters):
+        if len(set(indices)) < len(indices):
             raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
-        return letters
+        return indices
 
     def _make_factor(self, x: NamedTerm) -> Factor:
         """Returns a signal or tensor as a factor, and checks that its indices have the same axes everywhere."""
-        letters = self._check_indices(x)
-        first, number = self.first.setdefault(x.name, (letters, self.at.number))
-        here, there = ([self.axes[c] for c in side] for side in (letters, first))
+        indices = self._check_indices(x)
+        first, number = self.first.setdefault(x.name, (indices, self.at.number))
+        here, there = ([self.axes[c] for c in side] for side in (indices, first))
         if here != there:
             axes = " and ".join(", ".join(side) or "none" for side in (here, there))
             raise self.at.wrong(
                 f"{x} does not fit {write_indexed(x.name, first)} of equation {number}: the axes are {axes}"
             )
-        return Factor(x.name, letters)
+        return Factor(x.name, indices)
 
     def _make_name(self) -> str:
         """Returns an unused name for a part of the present equation."""
@@ -380,9 +380,9 @@ class _EquationReader:
         self.words.add(f"{name}_{k}")
         return f"{name}_{k}"
 
-    def _add(self, statement: Statement, letters: str) -> None:
-        self.signals[statement.out] = letters
-        self.first[statement.out] = letters, self.at.number
+    def _add(self, statement: Statement, indices: str) -> None:
+        self.signals[statement.out] = indices
+        self.first[statement.out] = indices, self.at.number
         self.statements.append(statement)
 
     # the whole -------------------------------------------------------------------------------------------------
@@ -394,11 +394,11 @@ class _EquationReader:
         self._check_losses(read)
         for e in others:
             if e.out.name not in read and e.out.name not in self.losses:
-                alike = [x for x, t in self.symbols.items() if len(t.letters) == len(e.out.letters or "")]
+                alike = [x for x, t in self.symbols.items() if len(t.indices) == len(e.out.indices or "")]
                 near = difflib.get_close_matches(e.out.name, alike, n=1)
                 hint = f"is {near[0]} a misspelling of it?" if near else "the output is the last equation"
                 raise e.wrong(f"{e.out.name} is never read; {hint}")
-        if last.out.letters:
+        if last.out.indices:
             raise last.wrong(f"the output {last.out} has letters; the last equation is a scalar, such as f = W[a] h[a]")
         if not self.symbols:
             raise last.wrong(

@@ -14,7 +14,7 @@ EXPERTS = ("M", "K")
 
 
 def rename_apart(
-    network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = ""
+    network: Network, old: str, new: str, indices: str, taken: str = "", avoid: str = ""
 ) -> Mapping[str, str]:
     """Returns new names of indices so that they do not clash.
 
@@ -22,15 +22,15 @@ def rename_apart(
         network: the network.
         old: indices whose new names are prescribed.
         new: these names, in the same order.
-        letters: further indices; each keeps its name, or gets a free index of its axis if the name is taken.
+        indices: further indices; each keeps its name, or gets a free index of its axis if the name is taken.
         taken: names that are taken.
         avoid: names that must not be used as replacements.
     """
     names = dict(zip(old, new, strict=True))
-    for x in letters:
+    for x in indices:
         if x not in names:
             used = {*taken, *names.values()}
-            free = (c for c, axis in network.letters.items() if axis == network.letters[x] and c not in {*used, *avoid})
+            free = (c for c, axis in network.indices.items() if axis == network.indices[x] and c not in {*used, *avoid})
             names[x] = next(free) if x in used else x
     return names
 
@@ -64,14 +64,14 @@ def tracked_indices(network: Network) -> str:
     """Returns the indices of axes along which functions act. Signals keep these even if the axes do not grow."""
     gates = (balanced_indices(network, s, k) for s in find_aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spread_functions(network)), *gates))}
-    return "".join(x for x, axis in network.letters.items() if axis in along)
+    return "".join(x for x, axis in network.indices.items() if axis in along)
 
 
 @cache_on_network
 def centred_axes(network: Network) -> frozenset[str]:
     """Returns the axes along which a mean is subtracted."""
     means = "".join((tracked_indices(network), *(s.over for s in network.functions if s.kind.centres)))
-    return frozenset(network.letters[x] for x in means)
+    return frozenset(network.indices[x] for x in means)
 
 
 def nonlinear_functions(network: Network) -> list[Function]:
@@ -98,20 +98,20 @@ def count_multiplicity(network: Network) -> Mapping[str, int]:
     that are used for the same index of a signal or tensor count as one index.
     """
     held_by: dict[str, dict[str, int]] = {}
-    most, alike = dict.fromkeys(network.letters, 1), {x: {x} for x in network.letters}
+    most, alike = dict.fromkeys(network.indices, 1), {x: {x} for x in network.indices}
     for s in network.statements:
         counts = []
         for x in s.inputs:
-            pairs = list(zip(network.signals[x.name], x.letters, strict=True))
+            pairs = list(zip(network.signals[x.name], x.indices, strict=True))
             counts.append({c: held_by.get(x.name, {}).get(mine, 1) for mine, c in pairs})
             _merge_classes(alike, pairs)
-        letters = {c for x in counts for c in x}
+        indices = {c for x in counts for c in x}
         joined = sum if isinstance(s, Product) else max
-        held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
+        held = {c: joined(x.get(c, 0) for x in counts) for c in indices}
         most |= {c: max(most[c], number) for c, number in held.items()}
-        new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
+        new = s.tensor.indices if isinstance(s, Product) and s.tensor else ""
         if isinstance(s, Product) and s.tensor:
-            _merge_classes(alike, zip(network.tensors[s.tensor.name].letters, new, strict=True))
+            _merge_classes(alike, zip(network.tensors[s.tensor.name].indices, new, strict=True))
         held_by[s.out] = {c: 1 if c in new else held.get(c, 1) for c in network.signals[s.out]}
     return {c: max(most[x] for x in same) for c, same in alike.items()}
 
@@ -127,9 +127,9 @@ def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
     """Returns, for each signal, the positions of its indices along which it depends on the output of a norm."""
     found: dict[str, frozenset[int]] = {}
     for s in network.statements:
-        letters = {x.letters[at] for x in s.inputs for at in found.get(x.name, ())}
-        letters |= {s.over} if isinstance(s, Function) and s.kind.kind == "norm" else set()
-        found[s.out] = frozenset(k for k, x in enumerate(network.signals[s.out]) if x in letters)
+        indices = {x.indices[at] for x in s.inputs for at in found.get(x.name, ())}
+        indices |= {s.over} if isinstance(s, Function) and s.kind.kind == "norm" else set()
+        found[s.out] = frozenset(k for k, x in enumerate(network.signals[s.out]) if x in indices)
     return found
 
 
@@ -154,7 +154,7 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
         return ""
     if not gate.gates or 0 not in gate.kind.powers or network.signals[statement.out] != above.over:
         return ""
-    return "".join(x for x in factor.letters if x not in network.signals[statement.out])
+    return "".join(x for x in factor.indices if x not in network.signals[statement.out])
 
 
 def _merge_classes(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:

@@ -36,14 +36,14 @@ class Tensor:
 
     Attributes:
         symbol: its name in the equations; its update and gradient are ``dW2`` and ``gW2``.
-        letters: its indices where it is first used, such as ``"ika"``.
+        indices: its indices where it is first used, such as ``"ika"``.
         fan_in: input indices of the linear map inside one expert.
         fan_out: output indices of this map.
         experts: its expert index, along which initial values may be shared (tied); empty for none.
     """
 
     symbol: str
-    letters: str
+    indices: str
     fan_in: str
     fan_out: str
     experts: str = ""
@@ -55,15 +55,15 @@ class Factor:
 
     Attributes:
         name: role of the tensor, or name of the signal.
-        letters: its indices there.
+        indices: its indices there.
     """
 
     name: str
-    letters: str
+    indices: str
 
-    def rename_indices(self, letters: Mapping[str, str]) -> Factor:
+    def rename_indices(self, indices: Mapping[str, str]) -> Factor:
         """Returns a copy in which each index is replaced."""
-        return Factor(self.name, "".join(letters[x] for x in self.letters))
+        return Factor(self.name, "".join(indices[x] for x in self.indices))
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Product:
         return self.factors
 
     @property
-    def letters(self) -> str:
+    def indices(self) -> str:
         """Every index of the product, in order of appearance."""
         whole = (self.tensor, *self.factors) if self.tensor else self.factors
-        return "".join(dict.fromkeys("".join(x.letters for x in whole)))
+        return "".join(dict.fromkeys("".join(x.indices for x in whole)))
 
 
 @dataclass(frozen=True)
@@ -220,9 +220,9 @@ class Network:
                 uses[x.name] = (*uses.get(x.name, ()), (s, k))
         return uses
 
-    def size(self, letters: Iterable[str]) -> Power:
+    def size(self, indices: Iterable[str]) -> Power:
         """Returns the product of the sizes of some indices, as a power of the axes."""
-        axes = (self.axes[x] for x in letters)
+        axes = (self.axes[x] for x in indices)
         return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
 
     def uses(self, role: str) -> tuple[Product, ...]:
@@ -260,7 +260,7 @@ class Network:
 
     def summed_indices(self, statement: Product) -> str:
         """Returns the indices that a product sums."""
-        return "".join(x for x in statement.letters if x not in self.signals[statement.out])
+        return "".join(x for x in statement.indices if x not in self.signals[statement.out])
 
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ class Network:
         return {}
 
     @cached_property
-    def letters(self) -> dict[str, str]:
+    def indices(self) -> dict[str, str]:
         """Axis of each index: those of the network, and spare ones for indices that occur twice in a product."""
         axes = {**self.axes, **self.beside}
         pool = iter([x for x in SPARE if x not in axes])
@@ -292,7 +292,7 @@ class Network:
         spares = max(_SPARES, *(len(s.inputs) for s in self.statements))
         most = dict.fromkeys(own, 2)
         for s in self.statements:  # an index of each of its letters may meet one of another equation
-            there = [self.axes[x] for x in {*self.signals[s.out]}.union(*(x.letters for x in s.inputs))]
+            there = [self.axes[x] for x in {*self.signals[s.out]}.union(*(x.indices for x in s.inputs))]
             most |= {axis: max(most[axis], there.count(axis)) for axis in most}
         for axis, count in [*((axis, spares) for axis in own), *((axis, 2 * most[axis] - 4) for axis in own)]:
             axes |= dict.fromkeys(islice(pool, count), axis)

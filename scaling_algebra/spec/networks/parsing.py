@@ -21,10 +21,10 @@ class NamedTerm:
     """A name with its indices as written. They are None if it has no brackets."""
 
     name: str
-    letters: str | None
+    indices: str | None
 
     def __str__(self) -> str:
-        return write_indexed(self.name, self.letters or "")
+        return write_indexed(self.name, self.indices or "")
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Equation:
         return _equation_error(self.number, self.text, what)
 
 
-def write_indexed(name: str, letters: str) -> str:
+def write_indexed(name: str, indices: str) -> str:
     """Writes a name with its indices: ``W2[i,k,a]``."""
-    return f"{name}[{','.join(letters)}]" if letters else name
+    return f"{name}[{','.join(indices)}]" if indices else name
 
 
 def _equation_error(number: int, text: str, what: str) -> UsageError:
@@ -153,11 +153,11 @@ class _TokenReader:
     def _parse_letters(self) -> str | None:
         if not self._take("["):
             return None
-        letters = self._parse_word(LETTER)
+        indices = self._parse_word(LETTER)
         while self._take(","):
-            letters += self._parse_word(LETTER)
+            indices += self._parse_word(LETTER)
         self._require("]")
-        return letters
+        return indices
 
     def _parse_word(self, kind: re.Pattern[str]) -> str:
         found = kind.match(self.text, self.at)

@@ -20,11 +20,11 @@ def as_text(network: Network) -> str:
 def _write_right_side(network: Network, statement: Statement) -> str:
     """Writes the right side of a statement's equation."""
     if isinstance(statement, Function):
-        letters = network.signals[statement.out]
-        named = statement.over != letters[-1:] or (needs_index(statement.name) and len(letters) > 1)
+        indices = network.signals[statement.out]
+        named = statement.over != indices[-1:] or (needs_index(statement.name) and len(indices) > 1)
         along = f"; {statement.over}" if statement.source and named else ""
-        return f"{statement.name}({''.join(write_indexed(x.name, x.letters) for x in statement.inputs)}{along})"
+        return f"{statement.name}({''.join(write_indexed(x.name, x.indices) for x in statement.inputs)}{along})"
     tensor = None if isinstance(statement, Sum) else statement.tensor
-    weights = [Factor(network.tensors[tensor.name].symbol, tensor.letters)] if tensor else []
-    parts = [write_indexed(x.name, x.letters) for x in (*weights, *statement.inputs)]
+    weights = [Factor(network.tensors[tensor.name].symbol, tensor.indices)] if tensor else []
+    parts = [write_indexed(x.name, x.indices) for x in (*weights, *statement.inputs)]
     return " + ".join(parts) if isinstance(statement, Sum) else " ".join((*statement.multipliers, *parts))

@@ -53,11 +53,11 @@ def matrix_shape(network: Network, role: str, flattened: bool = False, per: str 
         "".join(x for x in side if network.axes[x] != "L" and x not in per) for side in (tensor.fan_out, tensor.fan_in)
     )
     if columns and not rows and all(network.axes[x] in FIXED for x in columns):  # a kernel for each channel
-        rows = "".join(x for x in tensor.letters if x not in columns + tensor.experts + per and network.axes[x] != "L")
+        rows = "".join(x for x in tensor.indices if x not in columns + tensor.experts + per and network.axes[x] != "L")
     if tensor.experts and (flattened or not rows):  # a router has one row for each expert
-        separate = any(tensor.experts in x.letters for x in use.factors)
+        separate = any(tensor.experts in x.indices for x in use.factors)
         rows, columns = (rows, columns + tensor.experts) if separate else (tensor.experts + rows, columns)
-    return MatrixShape("".join(x for x in tensor.letters if x not in rows + columns), rows, columns)
+    return MatrixShape("".join(x for x in tensor.indices if x not in rows + columns), rows, columns)
 
 
 def readouts(network: Network) -> tuple[str, ...]:

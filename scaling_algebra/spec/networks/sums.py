@@ -124,5 +124,5 @@ def _find_weights(network: Network, s: Product) -> tuple[str, ...]:
     """
     if s.tensor:
         return ()
-    numbers = [x for x in s.factors if any(network.axes[c] in EXPERTS for c in x.letters)]
-    return tuple(x.name for x in numbers if any(set(x.letters) < set(y.letters) for y in s.factors))
+    numbers = [x for x in s.factors if any(network.axes[c] in EXPERTS for c in x.indices)]
+    return tuple(x.name for x in numbers if any(set(x.indices) < set(y.indices) for y in s.factors))

@@ -45,12 +45,12 @@ def expand_product(network: Network, statement: Product, without: int | None = N
     gates = [k for k, x in enumerate(statement.factors) if x.name in gating]
     gates = gates if len(gates) < len(statement.factors) else gates[:-1]
     weights = tuple(statement.factors[k] for k in gates if k != without)
-    found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
+    found, taken = [Term(weights, (), (), statement.multipliers)], statement.indices
     for k, factor in enumerate(statement.factors):
         if k in gates or k == without:
             continue
         parts = _expand_factor(network, factor, taken)
-        taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
+        taken += "".join(x.indices for part in parts for x in (*part.tensors, *part.signals))
         found = [
             Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
             for t in found
@@ -71,8 +71,8 @@ def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
     """
     spread = set[str]()  # signals with letters of a tensor alone, which no sum has taken
     for s in network.linear:
-        read = "".join(x.letters for x in s.factors)
-        own = s.tensor is not None and not set(s.tensor.letters) <= set(read)
+        read = "".join(x.indices for x in s.factors)
+        own = s.tensor is not None and not set(s.tensor.indices) <= set(read)
         if not network.summed_indices(s) and (own or spread.intersection(x.name for x in s.factors)):
             spread.add(s.out)
     found: dict[str, tuple[Product, ...]] = {}
@@ -80,8 +80,8 @@ def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
         (above, k), *others = network.consumers(s.out) or ((None, 0),)
         if s.out not in spread or others or not isinstance(above, Product) or not (s.tensor and above.tensor):
             continue
-        here = dict(zip(network.signals[s.out], above.factors[k].letters, strict=True))
-        if {here[x] for x in s.tensor.letters} == {*above.tensor.letters}:
+        here = dict(zip(network.signals[s.out], above.factors[k].indices, strict=True))
+        if {here[x] for x in s.tensor.indices} == {*above.tensor.indices}:
             found[s.out] = (above, *found.get(above.out, ()))
     return found
 
@@ -109,10 +109,10 @@ def _expand_factor(network: Network, factor: Factor, taken: str) -> list[Term]:
     """
     statement = network.producer(factor.name)
     if isinstance(statement, Sum):
-        renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
+        renamed = dict(zip(network.signals[factor.name], factor.indices, strict=True))
         return [term for x in statement.terms for term in _expand_factor(network, x.rename_indices(renamed), taken)]
     if not (isinstance(statement, Product) and statement.tensor):
         return [Term((), (), (factor,), ())]
-    names = rename_apart(network, network.signals[factor.name], factor.letters, statement.letters, taken)
+    names = rename_apart(network, network.signals[factor.name], factor.indices, statement.indices, taken)
     tensor, factors = statement.tensor.rename_indices(names), tuple(x.rename_indices(names) for x in statement.factors)
     return [Term((), (tensor,), factors, statement.multipliers)]
