@@ -139,15 +139,15 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     factors share and keep several indices of one axis, each but the first costs half its dimension. If a factor is an
     initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
-    coherent = _bound_sum(algebra, a, b, out)
+    coherent = bound_sum(algebra, a, b, out)
     costs = [coherent, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
     for s, other in ((a, b), (b, a)):
         if s.tail is None and other.depends is not None:
-            costs.append(coherent - min((_find_saving(algebra, s, k, other, out) for k in s.terms), default=0))
+            costs.append(coherent - min((find_saving(algebra, s, k, other, out) for k in s.terms), default=0))
     return min(x for x in costs if x is not None)
 
 
-def _bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
+def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     """Returns the bound of ``bound_product`` where nothing but the sizes of both factors is known."""
     sums = sum(2 * algebra.half[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
@@ -157,7 +157,7 @@ def _bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     return sums + sum(sum(halves) - min(halves) for halves in shared.values())
 
 
-def _find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
+def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
     """Returns by how much the bound on a product of one kernel of a signal with another signal decreases.
 
     Law: given the tensors that the other signal depends on, entries of a kernel that differ in an index of a leaf of
@@ -183,10 +183,10 @@ def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: 
         out: the indices of the result.
         extra: the bound on all of the product.
     """
-    coherent, rest = _bound_sum(algebra, a, b, out), larger_size(b.tail, b.least)
+    coherent, rest = bound_sum(algebra, a, b, out), larger_size(b.tail, b.least)
     largest = None if rest is None else rest + extra
     for k, e in b.terms.items():
-        cost = min(extra, coherent - _find_saving(algebra, b, k, a, out))
+        cost = min(extra, coherent - find_saving(algebra, b, k, a, out))
         largest = larger_size(largest, e + algebra.weights[k] + cost)
     return largest
 

@@ -86,6 +86,7 @@ class Analysis:
     Attributes:
         runs: one for each rung.
         parts: those in which less happens.
+        starts: sizes before training that steps divide by.
         notes: what all rests on that was decided so far.
     """
 
@@ -121,7 +122,7 @@ class Analysis:
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
-        self._started = dict[str, Bracket]()
+        self.starts = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
         """The bracket of a quantity after t updates.
@@ -142,14 +143,6 @@ class Analysis:
             elif bracket.unknown:
                 bracket = self(name, t, strategy)
         return bracket
-
-    def started(self, name: str) -> Bracket:
-        """The bracket of a quantity before training that steps divide by. Many questions use it, so that its work
-        counts for none of them, and has a limit of its own."""
-        if name not in self._started:
-            with self.meter.pause_counting(), self.meter.within(STARTS):
-                self._started[name] = self(name, 0)
-        return self._started[name]
 
     def known(self, name: str, t: int) -> bool:
         """A certified answer is there already."""
@@ -247,7 +240,7 @@ class Analysis:
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
         look = self.whole if self.whole is not None and begins_alike else self
-        answer = look(name, t) if t else look.started(name)
+        answer = look(name, t) if t else _started(look, name)
         if self.meter.spent:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -378,13 +371,13 @@ class Parts:
 
     def _first_alike(self, part: Analysis, role: str) -> bool:
         gradient = f"g{self.whole.network.tensors[role].symbol}"
-        size = self.whole.started(gradient).size
-        return size is not None and part.started(gradient).size == size
+        size = _started(self.whole, gradient).size
+        return size is not None and _started(part, gradient).size == size
 
     def _as_large(self, part: Analysis) -> bool:
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
-        return all((own := part.started(x)).decided and own.size == self.whole.started(x).size for x in read)
+        return all((own := _started(part, x)).decided and own.size == _started(self.whole, x).size for x in read)
 
     def started(self, part: Analysis, rung: Budget) -> Trajectory:
         """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
@@ -414,6 +407,17 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
                 divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
                 whole.notes |= found.assumes
     return divisors
+
+
+def _started(look: Analysis, name: str) -> Bracket:
+    """Returns the bracket of a quantity before training that steps divide by.
+
+    Many questions use it, so that its work counts for none of them, and has a limit of its own.
+    """
+    if name not in look.starts:
+        with look.meter.pause_counting(), look.meter.within(STARTS):
+            look.starts[name] = look(name, 0)
+    return look.starts[name]
 
 
 def _bounds_at(look: Analysis, t: int) -> BoundRun:

@@ -238,7 +238,7 @@ def bounds_too_low(examples):
         loose = Signal(y.indices, {}, algebra.rms(y), depends=y.depends)
         least, most = size(algebra, algebra.contract(x, y, out)), bound(algebra, algebra.contract(x, loose, out))
         wrong += most < least
-        saved += most < algebra.value(algebra.rms(x) + loose.tail + contracting._bound_sum(algebra, x, loose, out))
+        saved += most < algebra.value(algebra.rms(x) + loose.tail + contracting.bound_sum(algebra, x, loose, out))
     return wrong, saved
 
 
@@ -257,8 +257,8 @@ def test_a_sum_over_an_index_of_further_tensors_is_random_whatever_was_dropped(m
         (t.depends | o.depends, 2),
     ):
         assert bound(algebra, algebra.contract(both, Signal("b", {}, 0, depends=depends), "")) == exponent
-    usual = contracting._find_saving
-    monkeypatch.setattr(contracting, "_find_saving", lambda x, s, k, y, out: usual(x, s, k, y.but(depends=0), out))
+    usual = contracting.find_saving
+    monkeypatch.setattr(contracting, "find_saving", lambda x, s, k, y, out: usual(x, s, k, y.but(depends=0), out))
     assert bounds_too_low(1_500)[0]
 
 
@@ -273,8 +273,8 @@ def test_indices_that_are_always_equal_save_once(monkeypatch):
         return size(algebra, algebra.contract(x, unit, "")), bound(algebra, algebra.contract(x, y, ""))
 
     assert sizes() == (HALF, HALF)
-    usual = contracting._find_saving
-    monkeypatch.setattr(contracting, "_find_saving", lambda *args: 2 * usual(*args))
+    usual = contracting.find_saving
+    monkeypatch.setattr(contracting, "find_saving", lambda *args: 2 * usual(*args))
     assert sizes() == (HALF, 0)
 
 
