@@ -85,15 +85,13 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
                 doubt_bound = larger_size(doubt_bound, top + cut) if doubted else doubt_bound
     if algebra.budget.keeps_all and tail_bound is not None:
         raise Exhausted
-    bound_a, bound_b = algebra.upper_bound(a), algebra.upper_bound(b)
-    if a.tail_bound is not None and bound_b is not None:
-        tail_bound = larger_size(tail_bound, a.tail_bound + bound_b + extra)
-    if b.tail_bound is not None and bound_a is not None:
-        tail_bound = larger_size(tail_bound, b.tail_bound + bound_a + extra)
-    if a.doubt_bound is not None and bound_b is not None:
-        doubt_bound = larger_size(doubt_bound, a.doubt_bound + bound_b + extra)
-    if b.doubt_bound is not None and bound_a is not None:
-        doubt_bound = larger_size(doubt_bound, b.doubt_bound + bound_a + extra)
+    for s, other in ((a, b), (b, a)):
+        if s.tail_bound is None and s.doubt_bound is None:
+            continue
+        if (most := _bound_dropped(algebra, s, other, out, extra)) is None:
+            continue
+        tail_bound = tail_bound if s.tail_bound is None else larger_size(tail_bound, s.tail_bound + most)
+        doubt_bound = doubt_bound if s.doubt_bound is None else larger_size(doubt_bound, s.doubt_bound + most)
     origin = Provenance("product", (a, b), tag=tag)
     product = Signal(out, terms, tail_bound, origin=origin, doubt_bound=doubt_bound)
     return algebra.prune(algebra.inherit_attributes(product))
@@ -155,33 +153,56 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     are. So if the factors share and keep several indices of one axis, each but the first costs half its dimension. If a
     factor is an initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
+    coherent = bound_sum(algebra, a, b, out)
+    costs = [coherent, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
+    for s, other in ((a, b), (b, a)):
+        if s.tail_bound is None and other.depends_on is not None:
+            costs.append(coherent - min((find_saving(algebra, s, k, other, out) for k in s.terms), default=0))
+    return min(x for x in costs if x is not None)
+
+
+def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
+    """Returns the bound of ``bound_product`` where nothing but the sizes of both factors is known."""
     sums = sum(2 * algebra.half_weights[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
     for x in a.indices:
         if x in b.indices and x in out and x not in a.constant_along | b.constant_along:
             shared.setdefault(parent_axis(algebra.indices[x]), []).append(algebra.half_weights[algebra.indices[x]])
-    meet = sum(sum(halves) - min(halves) for halves in shared.values())
-    costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
-    if a.depends_on is not None and b.depends_on is not None and not a.depends_on & b.depends_on:
-        saved = (_bound_saving(algebra, a, out), _bound_saving(algebra, b, out))
-        costs += [sums + meet - x for x in saved if x is not None]
-    return min(x for x in costs if x is not None)
+    return sums + sum(sum(halves) - min(halves) for halves in shared.values())
 
 
-def _bound_saving(algebra: SignalSizes, a: Signal, out: str) -> int | None:
-    """Returns by how much a product with an independent signal is smaller than Cauchy-Schwarz; None if nothing is
-    known.
+def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
+    """Returns by how much the bound on a product of one monomial of a signal with another signal decreases.
 
-    Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (Wick monomials are
-    normal ordered). So a sum over such an index of products with an independent signal is a sum of uncorrelated terms,
-    and each summed dimension costs half.
+    Law: given the tensors that the other signal depends on, entries of a monomial that differ in an index of a leaf of
+    any further tensor are uncorrelated (Wick monomials are normal ordered). So a sum over such an index is a sum of
+    uncorrelated terms, whatever the other factor is, and costs half. Indices that are always equal count once.
     """
-    if a.tail_bound is not None:
-        return None
-    summed = [x for x in a.indices if x not in out]
-    if not all(algebra.kernels[k].leaves_along(a.indices.index(x)) for k in a.terms for x in summed):
-        return None
-    return sum(algebra.half_weights[algebra.indices[x]] for x in summed)
+    if other.depends_on is None:
+        return 0
+    kernel, classes = algebra.kernels[k], set[int]()
+    for at, x in enumerate(s.indices):
+        if x not in out and algebra.tensors_along(k, at) & ~other.depends_on:
+            classes.add(kernel.open_classes[at])
+    return sum(algebra.half_weights[kernel.class_axes[c]] for c in classes)
+
+
+def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: int) -> int | None:
+    """Returns a bound on the product of the dropped part of a signal with another signal, relative to that part.
+
+    Args:
+        algebra: the algebra.
+        a: the signal of which a part was dropped.
+        b: the other signal.
+        out: the indices of the result.
+        extra: upper bound on rms(AB) / (rms(A) rms(B)) for all of the product.
+    """
+    coherent, rest = bound_sum(algebra, a, b, out), larger_size(b.tail_bound, b.lower_bound)
+    largest = None if rest is None else rest + extra
+    for k, e in b.terms.items():
+        cost = min(extra, coherent - find_saving(algebra, b, k, a, out))
+        largest = larger_size(largest, e + algebra.weights[k] + cost)
+    return largest
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:

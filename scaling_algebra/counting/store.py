@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from math import gcd
+from operator import or_
 from typing import Generic, Self, TypeVar
 
 from scaling_algebra.spec.axes import Ray
@@ -168,6 +170,7 @@ class KernelStore(Packing):
         self.kernels: list[Kernel] = []
         self.weights: list[int] = []
         self.in_doubt: list[bool] = []
+        self._along: dict[tuple[int, int], int] = {}
         self.has_unknown_numbers: list[bool] = []
         self._certain: dict[int, int] = {}
         """For each monomial in doubt, the one without the mark."""
@@ -277,6 +280,12 @@ class KernelStore(Packing):
         classes = tuple(range(len(indices)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", classes)))
         return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
+
+    def tensors_along(self, k: int, at: int) -> int:
+        """Returns the initial tensors of a monomial that have one of its open indices, as bits."""
+        if (k, at) not in self._along:
+            self._along[k, at] = reduce(or_, (self.tensor_bit(name) for name, _ in self.kernels[k].leaves_along(at)), 0)
+        return self._along[k, at]
 
     def kernel(self, k: int) -> Kernel:
         """Returns the monomial with the id ``k``."""

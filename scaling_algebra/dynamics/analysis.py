@@ -32,12 +32,14 @@ from .bounds import BoundRun, find_affected_norms, find_changed_norms
 from .brackets import Bracket
 from .budgets import (
     BUDGETS,
+    FOUND,
     INITIAL_BUDGET,
     NEAR,
     QUICK_BUDGETS,
     RESTRICTED_BUDGETS,
     SINGLE_RUN_WORK,
     SMALLEST_BUDGET,
+    STARTS,
     WITNESS_BUDGETS,
     WORK_LIMIT_REASON,
 )
@@ -111,6 +113,7 @@ class Analysis:
     Attributes:
         runs: one run for each budget.
         restricted: the restricted runs.
+        starts: sizes before training that steps divide by.
         notes: assumptions of all answers so far.
         table: the named quantities.
     """
@@ -147,6 +150,7 @@ class Analysis:
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
+        self.starts = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
         """Returns the bracket of a quantity after t updates.
@@ -282,7 +286,8 @@ class Analysis:
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
-        answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
+        look = self.whole if self.whole is not None and begins_alike else self
+        answer = look(name, t) if t else _started(look, name)
         if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -438,14 +443,14 @@ class RestrictedRuns:
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
         """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
-        own, other = self.whole(gradient, 0), part(gradient, 0)
-        return own.decided and other.decided and own.size is not None and own.size == other.size
+        size = _started(self.whole, gradient).size
+        return size is not None and _started(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
         """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
-        return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
+        return all((own := _started(part, x)).decided and own.size == _started(self.whole, x).size for x in read)
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
         """Returns the run that provides values before training to all restricted runs with the same zero tensors.
@@ -477,6 +482,17 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
                 divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
                 whole.notes |= found.assumes
     return divisors
+
+
+def _started(look: Analysis, name: str) -> Bracket:
+    """Returns the bracket of a quantity before training that steps divide by.
+
+    Many questions use it, so that its work counts for none of them, and has a limit of its own.
+    """
+    if name not in look.starts:
+        with look.meter.pause_counting(), look.meter.limit_work(STARTS):
+            look.starts[name] = look(name, 0)
+    return look.starts[name]
 
 
 def _bounds_at(analysis: Analysis, t: int) -> BoundRun:
@@ -555,8 +571,8 @@ def search_few_monomials(q: Query, known: Bracket) -> Bracket:
         return known
     # with raised degrees, kernels have as many leaves as the products have signals
     few = analysis.whole is not None or (analysis.raised and not t)
-    budgets: tuple[Budget, ...] = RESTRICTED_BUDGETS if few else WITNESS_BUDGETS
-    for budget in budgets:
+    allowed = RESTRICTED_BUDGETS if few else WITNESS_BUDGETS
+    for budget in (x for x in allowed if t < 2 or not x.bounds_inner_products):
         found = read_with_bounds(analysis, name, t, budget)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
             known = found
@@ -590,7 +606,7 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
         budgets: the budgets, by default those of the analysis.
     """
     analysis, name, t = q
-    low = known.low
+    low, lead = known.low, known.lead
     usual = BUDGETS[:1] if analysis.whole is not None else analysis.budgets or BUDGETS
     if not t and analysis.network.norms:
         usual = (usual[0], INITIAL_BUDGET, *usual[1:])
@@ -602,7 +618,8 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
             break
         if known.low is not None:
             low = known.low if low is None else max(low, known.low)
-    return replace(known, low=low)
+        lead = known.lead if lead is None else lead
+    return replace(known, low=low, lead=known.lead if known.lead is not None else lead)
 
 
 def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
@@ -628,9 +645,18 @@ def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return replace(known, assumes=notes)
     high = analysis.upper(name) if t else None
-    return Bracket(
-        known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK_LIMIT_REASON)
-    )
+    why = known.why or min(known.assumes - ASSUMPTIONS.keys(), default="") or explain_open(known.lead, high)
+    return Bracket(known.low, high, None, notes, why)
+
+
+def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
+    """Returns why a size is open: the power of the parts that were found, and what is not excluded."""
+    if lead is None:
+        return WORK_LIMIT_REASON
+    if high is not None and high <= lead:
+        return f"{FOUND}n^({lead}) were found, which the rest may cancel"
+    rest = "the rest has no bound" if high is None else f"of the rest it is known only that it is at most n^({high})"
+    return f"{FOUND}n^({lead}) were found, and {rest}"
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:

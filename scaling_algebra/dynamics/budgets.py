@@ -43,13 +43,25 @@ WITNESS_BUDGETS = (
 """Budgets for a lower bound, for which the leading kernels suffice."""
 RESTRICTED_BUDGETS = (
     Budget(Fraction(1, 64), max_kernels=24, max_nodes=1_000, max_total_nodes=20_000, max_doubts=96),
+    Budget(
+        NEAR,
+        max_kernels=24,
+        max_nodes=1_000,
+        max_total_nodes=20_000,
+        max_doubts=96,
+        bounds_inner_products=True,
+    ),
     Budget(Fraction(1, 64), max_kernels=60, max_nodes=8_000, max_total_nodes=160_000, max_doubts=96),
 )
 """Budgets for restricted runs (``parts.py``). They keep every kernel as large as the leading one. The first one uses
-polynomials of degree one; the second one confirms what the first one found to be as large as its upper bound."""
+polynomials of degree one. The second one is for sizes up to the first update, which follow from gradients before
+training: of what norms take away from these it keeps as little as ``INITIAL_BUDGET``. The last one confirms what the
+first one found to be as large as its upper bound."""
 
-WORK_LIMIT_REASON = "skipped terms may be as large; the work limit was reached (derive --effort goes on)"
-"""Reason for an undecided size if nothing else prevents an answer."""
+WORK_LIMIT_REASON = "the sum that it is takes more work than the limit of one question (derive --effort goes on)"
+"""Reason for an undecided size if nothing else prevents an answer, and no part of it was found."""
+FOUND = "parts of "
+"""Beginning of the reason if parts of the size were found."""
 SINGLE_RUN_WORK = 60_000
 """Work for finding one run that certifies an answer by itself, if a restricted run has shown it already."""
 DEMAND_WORK: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
@@ -61,6 +73,8 @@ FIRST_DEMAND_WORK = 5_000
 """Work for one demand as long as some demands have not been examined at all."""
 NEXT_UPDATE_WORK = 5_000
 """Maximum number of nodes of one product for the update after the horizon."""
+STARTS = 60_000
+"""Work for a size before training by which steps are divided."""
 PIECE_WORK = 100_000
 """Work for the piece of a sum over experts that is due to one tensor."""
 STRUCTURES_WORK = 1_200_000

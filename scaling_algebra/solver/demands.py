@@ -10,11 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, MINIMAL, QUICKLY, RESTRICTED, WITNESS, Analysis, Method, limit_lead
+from scaling_algebra.dynamics.analysis import (
+    LEAD,
+    MINIMAL,
+    QUICKLY,
+    RESTRICTED,
+    WITNESS,
+    Analysis,
+    Method,
+    explain_open,
+    limit_lead,
+)
 from scaling_algebra.dynamics.brackets import Bracket, Exponent
 from scaling_algebra.dynamics.budgets import (
     DEMAND_WORK,
     FIRST_DEMAND_WORK,
+    FOUND,
     NEXT_UPDATE_WORK,
     PIECE_WORK,
     QUICK_BUDGETS,
@@ -65,7 +76,7 @@ NO_COMMON = "the desiderata that determine the parameters have no common solutio
 """Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = limit_lead(NEXT_UPDATE_WORK)
 """Budget for the update after the horizon."""
-_SPENT = "terms that were skipped may be as large, even with the largest work limit (--effort)"
+_SPENT = "the sum that it is takes more work than the largest limit (--effort)"
 """The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
@@ -514,8 +525,23 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if failure and failure.open:
             limited = demand.kind in ("theta", "bounded")
             left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
-    other = look.bounds.why or (_SPENT if at.effort else "")
-    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK_LIMIT_REASON) else x for x in left)
+    return tuple(replace(x, why=why) for x, why in zip(left, _explain_left(at, left, look), strict=True))
+
+
+def _explain_left(at: Places, left: Sequence[OpenDemand], look: Analysis) -> Iterable[str]:
+    """Returns the reason of each undecided size: what there are no bounds for, what is known of it, or what was found
+    of it and how large it may be."""
+    with at.meter.pause_counting(), at.meter.limit_work(NEXT_UPDATE_WORK * len(left)):
+        for x in left:
+            if look.bounds.why and (x.why in ("", WORK_LIMIT_REASON) or x.why.startswith(FOUND)):
+                yield look.bounds.why
+            elif x.why in ("", WORK_LIMIT_REASON):
+                leads = [look(x.quantity, t, _AHEAD).lead for t in range(1, HORIZON + 1)]
+                lead = max((e for e in leads if e is not None), default=None)
+                why = explain_open(lead, look.upper(x.quantity))
+                yield _SPENT if at.effort and why == WORK_LIMIT_REASON else why
+            else:
+                yield x.why
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:

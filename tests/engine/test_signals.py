@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from scaling_algebra.counting import contracting
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.graded import FormAlgebra
 from scaling_algebra.counting.kernels import Contraction, Exhausted, Kernel, leaf_kernel, multiply
@@ -218,6 +219,68 @@ def test_what_either_factor_dropped_is_bounded_in_their_product():
         for left, right in permutations((u, loose)):
             whole = algebra.contract(left, right, "")
             assert not algebra.is_certified(whole) and bound(algebra, whole) == exponent
+
+
+def some_product(algebra, rng):
+    """A product of one to three random tensors along few indices, some of them summed."""
+    indices = ["".join(rng.sample("abcd", rng.randint(1, 2))) for _ in range(rng.randint(1, 3))]
+    parts = [algebra.tensor(f"{rng.choice('UVW')}{len(x)}", x, 0) for x in indices]
+    return algebra.contract_all(parts, "".join(x for x in dict.fromkeys("".join(indices)) if rng.random() < 0.7))
+
+
+def bounds_too_low(examples):
+    """Products of which one factor was dropped whole, and that are larger than their bound; the number of those for
+    which the bound was below that of Cauchy and Schwarz."""
+    algebra, rng, wrong, saved = plain(50), random.Random(1), 0, 0
+    for _ in range(examples):
+        x, y = some_product(algebra, rng), some_product(algebra, rng)
+        out = "".join(c for c in dict.fromkeys(x.indices + y.indices) if rng.random() < 0.4)
+        loose = Signal(y.indices, {}, algebra.rms(y), depends_on=y.depends_on)
+        least, most = size(algebra, algebra.contract(x, y, out)), bound(algebra, algebra.contract(x, loose, out))
+        wrong += most < least
+        saved += most < algebra.value(algebra.rms(x) + loose.tail_bound + contracting.bound_sum(algebra, x, loose, out))
+    return wrong, saved
+
+
+def test_a_sum_over_an_index_of_further_tensors_is_random_whatever_was_dropped(monkeypatch):
+    """Sum_ab T_a O_ab y_b, where all of y is a function of T and V: O is another tensor, so that along a and b the
+    terms are uncorrelated, though the factors have T in common. Negative controls: where O is among what y is made of,
+    and tensors that are not compared."""
+    wrong, saved = bounds_too_low(1_500)
+    assert not wrong and saved > 500
+    algebra = plain()
+    t, o, v = algebra.tensor("T", "a", 0), algebra.tensor("O", "ab", 0), algebra.tensor("V", "b", 0)
+    both = algebra.contract(t, o, "ab").replace(leaf_indices=None)
+    for depends, exponent in (
+        (t.depends_on | v.depends_on, 1),
+        (o.depends_on | v.depends_on, 3 * HALF),
+        (t.depends_on | o.depends_on, 2),
+    ):
+        assert bound(algebra, algebra.contract(both, Signal("b", {}, 0, depends_on=depends), "")) == exponent
+    usual = contracting.find_saving
+    monkeypatch.setattr(
+        contracting, "find_saving", lambda x, s, k, y, out: usual(x, s, k, y.replace(depends_on=0), out)
+    )
+    assert bounds_too_low(1_500)[0]
+
+
+def test_indices_that_are_always_equal_save_once(monkeypatch):
+    """Sum_ab T_a delta_ab y_ab is a sum of n terms, not of n^2, of whatever stands on the diagonal of y. Negative
+    control: each index counted by itself."""
+    algebra = plain()
+    unit = Signal("ab", {algebra.intern(Kernel(("N",), (0, 0), ())): 0}, depends_on=0)
+    x, y = (
+        algebra.contract(algebra.tensor("T", "a", 0), unit, "ab"),
+        unit.replace(terms={}, tail_bound=algebra.rms(unit)),
+    )
+
+    def sizes():
+        return size(algebra, algebra.contract(x, unit, "")), bound(algebra, algebra.contract(x, y, ""))
+
+    assert sizes() == (HALF, HALF)
+    usual = contracting.find_saving
+    monkeypatch.setattr(contracting, "find_saving", lambda *args: 2 * usual(*args))
+    assert sizes() == (HALF, 0)
 
 
 def test_nothing_above_the_leading_exponent_is_certified():

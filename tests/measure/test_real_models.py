@@ -83,7 +83,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     """DeepSeek-V3: latent attention, a dense layer, then one with a shared expert; with little work much is open."""
     import transformers
 
-    monkeypatch.setattr(search, "PROPOSED", 2_000)
+    monkeypatch.setattr(search, "PROPOSAL_WORK", 2_000)
 
     def model(n, device="meta", layers=2):
         heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "v_head_dim": 16}

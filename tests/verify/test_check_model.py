@@ -328,7 +328,7 @@ def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
         def forward(self, ids):
             return self.head(torch.tanh(self.up(self.norm(self.tok(ids)))))
 
-    monkeypatch.setattr(search, "PROPOSED", 1_000)  # enough for the embedding and the norm alone
+    monkeypatch.setattr(search, "PROPOSAL_WORK", 1_000)  # enough for the embedding and the norm alone
     search_cached.cache_clear()
     report = check_model(lambda z: GatedRows(z["N"]), "N=16", "N=64", seeds=4)
     order = list(dict.fromkeys(row.quantity for row in report.rows))
