@@ -287,7 +287,7 @@ class Analysis:
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
         look = self.whole if self.whole is not None and begins_alike else self
-        answer = look(name, t) if t else _started(look, name)
+        answer = look(name, t) if t else _bracket_start(look, name)
         if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -443,14 +443,16 @@ class RestrictedRuns:
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
         """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
-        size = _started(self.whole, gradient).size
-        return size is not None and _started(part, gradient).size == size
+        size = _bracket_start(self.whole, gradient).size
+        return size is not None and _bracket_start(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
         """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
-        return all((own := _started(part, x)).decided and own.size == _started(self.whole, x).size for x in read)
+        return all(
+            (own := _bracket_start(part, x)).decided and own.size == _bracket_start(self.whole, x).size for x in read
+        )
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
         """Returns the run that provides values before training to all restricted runs with the same zero tensors.
@@ -484,7 +486,7 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
     return divisors
 
 
-def _started(look: Analysis, name: str) -> Bracket:
+def _bracket_start(look: Analysis, name: str) -> Bracket:
     """Returns the bracket of a quantity before training that steps divide by.
 
     Many questions use it, so that its work counts for none of them, and has a limit of its own.

@@ -15,7 +15,7 @@ from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
 from scaling_algebra.dynamics import analysis
 from scaling_algebra.dynamics.analysis import RESTRICTED, RestrictedRuns, explain_open
-from scaling_algebra.dynamics.budgets import INITIAL_BUDGET, WORK_LIMIT_REASON
+from scaling_algebra.dynamics.budgets import BUDGETS, INITIAL_BUDGET, RESTRICTED_BUDGETS, WORK_LIMIT_REASON
 from scaling_algebra.dynamics.parts import SLOW
 from scaling_algebra.dynamics.sparse_routing import make_algebra
 from scaling_algebra.solver import demands
@@ -160,7 +160,7 @@ def test_a_budget_that_keeps_numbers_is_for_first_steps_alone(monkeypatch):
     (numbers_,) = (x for x in RESTRICTED_BUDGETS if x.bounds_inner_products)
     look = looked(PLAIN)
     one = look.restricted.make_restricted(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
-    assert read(one, "v.change", 1, numbers_).low == -SLOW and one.meets("v.change", -SLOW)
+    assert read(one, "v.change", 1, numbers_).low == -SLOW and one.meets_bound("v.change", -SLOW)
     assert read(one, "gv", 1, numbers_).unknown and read(one, "v.change", 2, numbers_).unknown
     monkeypatch.setattr(analysis, "RESTRICTED_BUDGETS", tuple(x for x in RESTRICTED_BUDGETS if x != numbers_))
     assert not look.with_settings()("v.change", 1, RESTRICTED).decided
@@ -223,7 +223,7 @@ def test_what_a_norm_makes_is_bounded_whatever_leads():
     assert look("k", 0).size == -HALF
     assert {look.upper(f"{s.out}.change") for s in NORMED.statements} == {0}
     assert look("k.change", 1, RESTRICTED).size == look.upper("gk") == 0
-    assert look.but(bare=True).upper("gk") is None
+    assert look.with_settings(without_divisors=True).upper("gk") is None
     for name in ("h0.change", "r1.change", "q.change", "h1.change", "r2.change", "f.change"):
         assert look(name, 1, RESTRICTED).size == 0, name
 

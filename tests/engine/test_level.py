@@ -116,7 +116,7 @@ def test_work_that_does_not_suffice_leaves_the_numbers_and_says_what_is_open(mon
     asked = Configuration.of(None, "adam", ray="N=1", architecture="attention")
     found = derive(asked)
     assert found.level == CERTIFIED
-    monkeypatch.setattr(search, "PROPOSED", 2_000)
+    monkeypatch.setattr(search, "PROPOSAL_WORK", 2_000)
     question = asked.network, asked.ray, asked.optimizer
     short, again = (solve(Places(*question), asked.parameterization) for _ in range(2))
     assert short.scaling == found.scaling and not short.level.certified and short.level == again.level

@@ -238,7 +238,9 @@ def bounds_too_low(examples):
         loose = Signal(y.indices, {}, algebra.rms(y), depends_on=y.depends_on)
         least, most = size(algebra, algebra.contract(x, y, out)), bound(algebra, algebra.contract(x, loose, out))
         wrong += most < least
-        saved += most < algebra.value(algebra.rms(x) + loose.tail_bound + contracting.bound_sum(algebra, x, loose, out))
+        saved += most < algebra.exponent(
+            algebra.rms(x) + loose.tail_bound + contracting.bound_sum(algebra, x, loose, out)
+        )
     return wrong, saved
 
 

@@ -112,7 +112,7 @@ def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, opt
     """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided; descent, of
     whose pieces some stay undecided, has the structure of Adam and its c - d. In III, and of other layers:
     ``tests/measure/test_whole_blocks.py``."""
-    monkeypatch.setattr(search, "PROPOSED", 2_000)
+    monkeypatch.setattr(search, "PROPOSAL_WORK", 2_000)
     asked = Configuration.of(regime, optimizer, "mssp", architecture=layer)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
     found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
