@@ -565,7 +565,10 @@ class Grown(nn.Module):
         (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
         (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
         (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
-        (lambda s: (plain(s), torch.optim.SGD), r"the class SGD .*return SGD\(model.parameters\(\), ...\)"),
+        (
+            lambda s: (plain(s), torch.optim.SGD),
+            r"the class SGD .*return an instance, SGD\(model.parameters\(\), ...\)",
+        ),
         (lambda s: (plain(s), plain(s)), "a second module with the model"),
         (lambda s: (plain(s), []), r"returns \[\] with the model"),
         (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),
