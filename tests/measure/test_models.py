@@ -4,7 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.verify.apply.checking import check_model, find_first_to_blame
+from scaling_algebra.verify.apply.blame import find_first_to_blame
+from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.judging.fit import Verdict
 
 from .zoo import ZOO

@@ -65,6 +65,10 @@ def halves(x):
     return x[:, : x.shape[-1] // 2], x[:, x.shape[-1] // 2 :]
 
 
+def mean(x):
+    return x.mean(-1, keepdim=True)
+
+
 def angles(m, last=1.0):
     return torch.linspace(0, last, m.n // 2).repeat(2)
 
@@ -84,7 +88,7 @@ PRODUCT, CANCEL = "answers: w*=HIDDEN", r"refused: may cancel|a sum that cancels
 STOPPED = "refused: the same signal stopped cancel"
 PLAIN = "has: w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"
 NO_CLASS, BY_SIZE = "no function of the equations has its values", "clamp: its values change with the sizes"
-SLICE = "refused: a slice along an axis that grows, of the result of rmsnorm"
+SLICE = "refused: a slice along an axis that grows, of the result of a function rmsnorm"
 MATRIX = "refused: stops the gradient of a matrix that trains elsewhere"
 
 SPELLINGS = {
@@ -165,6 +169,19 @@ SPELLINGS = {
     "norm: clipped above": (lambda m, h: m.w(clipped(h, max=0.01)), "", "refused: no rule for|no equation says this"),
     "norm: a unit vector nothing takes up": (
         lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1)), "", "refused: beside no one tensor in all of its uses",
+    ),
+    # a mean that is taken off
+    "centre": (lambda m, h: m.w(2 * (h - mean(h))), "", "once: centre(", "lines: ", "answers: w.weight=HIDDEN"),
+    "centre: of a sum over the size": (
+        lambda m, h: m.w((y := torch.relu(h)) - y.sum(-1, keepdim=True) / m.n), "", "once: centre(h_relu[a])",
+    ),
+    "centre: its mean is zero": (lambda m, h: m.w(h) + mean(h - mean(h)), "", "once: centre("),
+    "centre: taken off its signal": (lambda m, h: m.w((u := h + m.v(h)) - (u - mean(u))), "v", CANCEL),
+    "centre: not all of the mean": (lambda m, h: m.w(h - 0.999 * mean(h)), "", CANCEL),
+    "centre: of a part": (lambda m, h: m.w(h - mean(halves(h)[0])), "", "refused: is read whole and in parts"),
+    "centre: of another signal": (lambda m, h: m.w(h - mean(torch.tanh(h))), "", "lacks: centre("),
+    "centre: of a matrix": (
+        lambda m, h: F.linear(h, m.w.weight - mean(m.w.weight)), "", "refused: a function of a matrix",
     ),
     "clip: at zero": (lambda m, h: m.w(h.clamp(min=0)), "", "once: relu(", "lines: "),
     "clip: near zero": (lambda m, h: m.w(h.clamp_min(1e-6)), "", "once: relu(", "lines: "),

@@ -11,7 +11,7 @@ from scaling_algebra import derive, signals
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.files import as_toml, from_toml
-from scaling_algebra.verify.apply.checking import compare_extra_losses, describe_loss_weight
+from scaling_algebra.verify.apply.extra_losses import compare_extra_losses, describe_loss_weight
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import compute_dims
 from scaling_algebra.verify.networks.moment import compute_rms
@@ -94,9 +94,9 @@ def test_sizes_of_gradients_are_measured():
             group["lr"] *= 0.03
         run.trainer.step()
         for name, t in steps.items():
-            g = run.by(name.removeprefix("gpsi.by-")).gradient("psi", t)
+            g = run.for_loss(name.removeprefix("gpsi.by-")).gradient("psi", t)
             found.setdefault(name, []).append(float(g.rms().median()))
-        view, whole = run.by("f"), [run.by("f").gradient("psi", t).entries for t in (0, 1)]
+        view, whole = run.for_loss("f"), [run.for_loss("f").gradient("psi", t).entries for t in (0, 1)]
         assert all(torch.equal(view.gradient("psi", t).entries, whole[t]) for t in (0, 1))  # one view at several times
         assert not torch.equal(*whole)
         psi = run.value("psi", 1).entries.requires_grad_()

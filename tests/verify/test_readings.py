@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import checking, subjects
 from scaling_algebra.verify.tracing import config_reading, readings, sources
-from scaling_algebra.verify.tracing.graph import Unreadable
+from scaling_algebra.verify.tracing.nodes import Unreadable
 from scaling_algebra.verify.tracing.readings import AT_BASE, AT_SMALL, BY_SHAPE, READINGS, read_module
 
 

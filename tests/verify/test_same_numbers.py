@@ -14,7 +14,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply import checking
+from scaling_algebra.verify.apply import checking, model_training
 from scaling_algebra.verify.tracing.readings import read_module
 
 
@@ -113,7 +113,7 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
 
     def drawn(p, zero, seed):
         made = set_(p, zero, seed)
-        groups = [group for part in checking.list_optimizers(made) for group in part.param_groups]
+        groups = [group for part in model_training.list_optimizers(made) for group in part.param_groups]
         rates = {id(x): group["lr"] for group in groups for x in group["params"]}
         found[at := str(dict(p.recipe.way.target))] = {e.name: rates[id(e.tensor)] for e in p.entries if not e.frozen}
         sizes.append(at)
@@ -121,9 +121,9 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
             raise Enough
         return made
 
-    set_ = vars(checking)["_apply_plan"]
-    monkeypatch.setattr(checking, "_apply_plan", drawn)
-    monkeypatch.setattr(checking, "_train_steps", lambda *_: iter(()))
+    set_ = model_training.apply_plan
+    monkeypatch.setattr(model_training, "apply_plan", drawn)
+    monkeypatch.setattr(model_training, "train_steps", lambda *_: iter(()))
     with pytest.raises(Enough):
         checking.check_model(build, base, target, seeds=4, optimizer=optimizer)
     first, last = found[sizes[0]], found[sizes[-1]]

@@ -30,6 +30,7 @@ from scaling_algebra.verify.tracing.shapes import ParameterShape, ShapeNetwork, 
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
+from .test_constants import Module, drawn, linear
 
 
 class Odd(nn.Module):
@@ -103,23 +104,18 @@ def test_of_a_multilayer_perceptron_it_is_what_is_derived():
 
 
 def test_a_tied_tensor_is_named():
-    class UsedTwice(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.emb, self.head = nn.Embedding(9, n), nn.Linear(n, 9, bias=False)
-            self.head.weight = self.emb.weight
+    def noisy(m, q):
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1 if m.training else 0.0)
 
-        def forward(self, ids):
-            return self.head(torch.fft.fft(self.emb(ids)).real)
+    def build(sizes, between):
+        n = sizes["N"]
+        m = Module(lambda m, ids: m.head(torch.fft.fft(between(m, m.emb(ids))).real), emb=nn.Embedding(9, n))
+        m.head = nn.Linear(n, 9, bias=False)
+        m.head.weight = m.emb.weight
+        return m, torch.arange(6).reshape(2, 3)
 
-    class Noisy(UsedTwice):
-        def forward(self, ids):
-            q = self.emb(ids)
-            q = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1 if self.training else 0.0)
-            return self.head(torch.fft.fft(q).real)
-
-    for kind in (UsedTwice, Noisy):
-        tied = read_module(lambda s, kind=kind: (kind(s["N"]), torch.arange(6).reshape(2, 3)))
+    for between in (lambda m, h: h, noisy):
+        tied = read_module(lambda sizes, between=between: build(sizes, between))
         assert "used in two ways" in dict(tied.notes)["emb.weight"]
         d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=tied.network, epsilon="negligible")
         assert powers(d, "emb.weight")[:2] == ("1", "1")
@@ -201,28 +197,28 @@ def test_parameters_without_a_name_of_their_own():
 
 @pytest.mark.parametrize("name", ["f", "s1", "o2", "s_1"])
 def test_a_parameter_may_have_the_name_of_a_signal(name):
-    class Named(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.out = nn.Linear(5, n), nn.Linear(n, 3)
-            self.register_parameter(name, nn.Parameter(4.0 * torch.ones(1)))
+    def run(m, x):
+        h = m.inp(x)
+        return m.out((h - h.mean(-1, keepdim=True)) * getattr(m, name))
 
-        def forward(self, x):
-            h = self.inp(x)
-            return self.out((h - h.mean(-1, keepdim=True)) * getattr(self, name))
+    def build(sizes):
+        number = {name: nn.Parameter(4.0 * torch.ones(1))}
+        return Module(run, inp=nn.Linear(5, sizes["N"]), out=nn.Linear(sizes["N"], 3), **number)
 
-    read = read_by_shape(lambda sizes: Named(sizes["N"]), None, "why").network
+    read = read_by_shape(build, None, "why").network
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read)
     assert powers(d, name)[:2] == ("1", "1") and powers(d, "out.weight")[:2] == ("N^-1", "N^-1")
 
 
 def test_what_an_answer_by_shape_does_not_claim(tmp_path):
     network = read_module(odd).network
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mssp", network=network)
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", parameterization="mssp")
-    with pytest.raises(UsageError, match="by shape, nothing is known of the depth: keep L"):
+    with pytest.raises(
+        UsageError, match="the shapes of parameters do not show how numbers depend on depth; keep L fixed"
+    ):
         plan(odd, "N=32,N_e=24,M=4,L=2", "N=64,N_e=24,M=4,L=4")
     with pytest.raises(Unreadable, match="fft_fft"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", strict=True)
@@ -295,20 +291,11 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
 def small(sizes):
     n = sizes["N"]
 
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.mid, self.last = (
-                nn.Linear(5, n, bias=False),
-                nn.Linear(n, n, bias=False),
-                nn.Linear(n, 3, bias=False),
-            )
+    def run(m, x):
+        h = torch.fft.fft(m.first(x)[..., :1]).real.tanh() + m.first(x)
+        return m.last(m.mid(h).tanh())
 
-        def forward(self, x):
-            h = torch.fft.fft(self.first(x)[..., :1]).real.tanh() + self.first(x)
-            return self.last(self.mid(h).tanh())
-
-    return Mixed(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    return Module(run, first=linear(5, n), mid=linear(n, n), last=linear(n, 3)), drawn(6, 5)
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
@@ -440,44 +427,39 @@ def test_what_starts_away_from_zero_keeps_its_start():
 def test_what_two_seeds_start_alike_is_no_draw():
     """Rates from -2 to 1, of which no mean says that they are meant; they were drawn anew."""
 
-    class Decays(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.out = nn.Linear(5, n, bias=False), nn.Linear(n, 3, bias=False)
-            self.log_a, self.shift = nn.Parameter(torch.linspace(-2, 1, n)), nn.Parameter(torch.randn(n))
+    def build(sizes):
+        n = sizes["N"]
+        own = {"log_a": nn.Parameter(torch.linspace(-2, 1, n)), "shift": nn.Parameter(torch.randn(n))}
+        run = lambda m, x: m.out(m.inp(x) * m.log_a.sigmoid() + m.shift)  # noqa: E731
+        return Module(run, inp=linear(5, n), out=linear(n, 3), **own)
 
-        def forward(self, x):
-            return self.out(self.inp(x) * self.log_a.sigmoid() + self.shift)
-
-    p = plan(lambda s: Decays(s["N"]), "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
     before = {name: x.clone() for name, x in p.model.named_parameters()}
     p.init_()
     assert {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])} == {"log_a"}
+
+
+def routed(sizes, run, k):
+    """Experts between two matrices, of which ``run`` chooses k."""
+    n, m = sizes["N"], sizes["M"]
+    experts = Module(run, Q=linear(n, m), W=nn.Parameter(torch.randn(m, n, n) / n**0.5))
+    experts.k = k
+    return nn.Sequential(linear(6, n), experts, linear(n, 3))
 
 
 def test_casts_to_fewer_digits_are_read():
     """A router in float32, and a table of times that is made in it; gates were read as they round."""
 
     def build(cast):
-        class Routed(nn.Module):
-            def __init__(self, n, m, k):
-                super().__init__()
-                self.k, self.Q = k, nn.Linear(n, m, bias=False)
-                self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+        def run(m, x):
+            p = m.Q(x)
+            p = (p.float() if cast else p).softmax(-1)
+            top, at = p.topk(m.k, dim=-1)
+            gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
+            times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
+            return torch.einsum("bm,mnk,bk->bn", gates, m.W, x) + 0 * times
 
-            def forward(self, x):
-                p = self.Q(x)
-                p = (p.float() if cast else p).softmax(-1)
-                top, at = p.topk(self.k, dim=-1)
-                gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
-                times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
-                return torch.einsum("bm,mnk,bk->bn", gates, self.W, x) + 0 * times
-
-        def made(s):
-            n = s["N"]
-            return nn.Sequential(nn.Linear(6, n, bias=False), Routed(n, s["M"], s["K"]), nn.Linear(n, 3, bias=False))
-
-        return read_module(made)
+        return read_module(lambda sizes: routed(sizes, run, sizes["K"]))
 
     plain, rounded = build(False), build(True)
     assert plain.network == rounded.network and plain.factors == rounded.factors and not plain.network.unread
@@ -541,20 +523,13 @@ def test_an_epsilon_that_is_far_below_is_in_the_groups():
 def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, told):
     """A top-2 that is written in the module leaves experts out; with K from the sizes all are read."""
 
-    class Routed(nn.Module):
-        def __init__(self, n, m, k):
-            super().__init__()
-            self.k, self.Q, self.W = k, nn.Linear(n, m, bias=False), nn.Parameter(torch.randn(m, n, n) / n**0.5)
-
-        def forward(self, x):
-            p = self.Q(x).softmax(-1)
-            top, at = p.topk(self.k, dim=-1)
-            return torch.einsum("bm,mnk,bk->bn", torch.zeros_like(p).scatter(-1, at, top), self.W, x)
+    def run(m, x):
+        p = m.Q(x).softmax(-1)
+        top, at = p.topk(m.k, dim=-1)
+        return torch.einsum("bm,mnk,bk->bn", torch.zeros_like(p).scatter(-1, at, top), m.W, x)
 
     def build(sizes):
-        n, m = sizes["N"], sizes["M"]
-        routed = Routed(n, m, number or sizes["K"])
-        return nn.Sequential(nn.Linear(6, n, bias=False), routed, nn.Linear(n, 3, bias=False))
+        return routed(sizes, run, number or sizes["K"])
 
     reading = read_module(build, {"N": 32, "M": 4, "K": 4})
     assert (
@@ -568,19 +543,18 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
 
 
 def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
-    class Choosing(nn.Module):
-        def __init__(self, n, m):
-            super().__init__()
-            self.inp, self.gate, self.head = nn.Linear(6, n), nn.Linear(n, m, bias=False), nn.Linear(n, 3)
-            self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+    def run(m, x):
+        h = m.inp(x)
+        top, at = m.gate(h).softmax(-1).T.topk(2)
+        y = top[..., None] * torch.einsum("mnk,mck->mcn", m.W, h[at])
+        return m.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
 
-        def forward(self, x):
-            h = self.inp(x)
-            top, at = self.gate(h).softmax(-1).T.topk(2)
-            y = top[..., None] * torch.einsum("mnk,mck->mcn", self.W, h[at])
-            return self.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
+    def build(sizes):
+        n, m = sizes["N"], sizes["M"]
+        own = {"gate": linear(n, m), "W": nn.Parameter(torch.randn(m, n, n) / n**0.5)}
+        return Module(run, inp=nn.Linear(6, n), head=nn.Linear(n, 3), **own), drawn(7, 6)
 
-    reading = read_module(lambda s: (Choosing(s["N"], s["M"]), torch.randn(7, 6)))
+    reading = read_module(build)
     assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
 
 
@@ -601,15 +575,10 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
     ],
 )
 def test_reasons_are_about_what_a_module_without_experts_does(run, said):
-    class Selecting(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.head = nn.Linear(6, n), nn.Linear(n, 3)
+    def build(sizes):
+        return Module(lambda m, x: m.head(run(m.inp(x))), inp=nn.Linear(6, sizes["N"]), head=nn.Linear(sizes["N"], 3))
 
-        def forward(self, x):
-            return self.head(run(self.inp(x)))
-
-    reading = read_module(lambda s: Selecting(s["N"]))
+    reading = read_module(build)
     assert said in reading.network.unread
     assert not any(word in reading.network.unread for word in ("expert", "part of a loss", "K = M"))
 
@@ -617,35 +586,23 @@ def test_reasons_are_about_what_a_module_without_experts_does(run, said):
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
     """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
 
-    class Listed(nn.Module):
-        def __init__(self, n, m):
-            super().__init__()
-            self.Q, self.experts = nn.Linear(n, m, bias=False), nn.ModuleList(nn.Linear(n, n) for _ in range(m))
-
-        def forward(self, x):
-            p, x = self.Q(x).softmax(-1), torch.fft.fft(x).real
-            return sum(p[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
+    def run(m, x):
+        p, x = m.Q(x).softmax(-1), torch.fft.fft(x).real
+        return sum(p[:, k : k + 1] * expert(x) for k, expert in enumerate(m.experts))
 
     def build(sizes):
-        n = sizes["N"]
-        first, last = nn.Linear(6, n, bias=False), nn.Linear(n, 3, bias=False)
-        return nn.Sequential(OrderedDict(first=first, block=Listed(n, sizes["M"]), last=last))
+        n, m = sizes["N"], sizes["M"]
+        listed = Module(run, Q=linear(n, m), experts=nn.ModuleList(nn.Linear(n, n) for _ in range(m)))
+        return nn.Sequential(OrderedDict(first=linear(6, n), block=listed, last=linear(n, 3)))
 
     report = check_model(build, "N=16,M=2", "N=64,M=8", seeds=4)
     assert "experts.*.weight" in str([row.quantity for row in report.rows])
 
 
 def test_a_list_that_is_longer_at_larger_sizes_is_no_internal_error():
-    class Reversed(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.a, self.b, self.order = nn.Linear(5, n), nn.Linear(n, 3), list(range(n))[::-1]
-
-        def forward(self, x):
-            return self.b(self.a(x)[:, self.order])
-
     def build(sizes):
-        return Reversed(sizes["N"]), torch.ones(2, 5)
+        n = sizes["N"]
+        return Module(lambda m, x: m.b(m.a(x)[:, [*range(n)][::-1]]), a=nn.Linear(5, n), b=nn.Linear(n, 3)), drawn(2, 5)
 
     with pytest.raises(Unreadable, match="__getitem__: takes a list that is longer at other sizes"):
         trace_equations(build)
@@ -654,17 +611,16 @@ def test_a_list_that_is_longer_at_larger_sizes_is_no_internal_error():
 
 
 def test_tokens_of_attention_are_vectors():
-    class Net(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.attn = nn.MultiheadAttention(n, 2, batch_first=True, add_bias_kv=True)
-            self.a, self.c = nn.Linear(4, n), nn.Linear(n, 3)
+    def run(m, x):
+        h = torch.fft.fft(m.a(x)).real
+        return m.c(h + m.attn(h, h, h, need_weights=False)[0])
 
-        def forward(self, x):
-            h = torch.fft.fft(self.a(x)).real
-            return self.c(h + self.attn(h, h, h, need_weights=False)[0])
+    def build(sizes):
+        n = sizes["N"]
+        attention = nn.MultiheadAttention(n, 2, batch_first=True, add_bias_kv=True)
+        return Module(run, attn=attention, a=nn.Linear(4, n), c=nn.Linear(n, 3)), drawn(2, 3, 4)
 
-    reading = read_module(lambda sizes: (Net(sizes["N"]), torch.randn(2, 3, 4)))
+    reading = read_module(build)
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=reading.network)
     assert {powers(d, f"attn.bias_{x}")[:2] for x in "kv"} == {("1", "1")}
     assert not [name for name, _ in reading.notes if "bias_k" in name]

@@ -702,7 +702,7 @@ def test_what_is_by_shape_beside_experts_that_are_tied_has_the_numbers_of_mup():
     )
     sizes = "N=16,N_e=16,M=4,K=4", "N=64,N_e=64,M=16,K=16"
     assert recipe(*sizes, parameterization="mssp", network=(gate, experts))["weight"]["lr"].factor == 1 / 4
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         recipe(*sizes, parameterization="mssp", network=(experts, gate))
 
 

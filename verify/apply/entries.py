@@ -30,11 +30,11 @@ from .parts import locate_parts as spans_of
 from .plans import find_optimizer
 from .remarks import explain_surprises
 
-NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
+NEGLIGIBLE = "these numbers assume a negligible epsilon; set it far below every gradient: 1e-30 suffices, 1e-8 may not"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
-ZERO = "{}: starts at zero in the module, and init_ draws it; to keep it at zero, leave out its std"
+ZERO = "{}: starts at zero in the module, but init_ draws random values; to keep it at zero, give no std for it"
 KEPT = (
     "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
     "is centred at zero"
@@ -55,7 +55,8 @@ Settings = dict[str, Mapping[str, Setting]]
 def compute_settings(
     reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
-    """Returns the settings that the module itself needs, given the multipliers that it already applies.
+    """Returns the numbers to set on the module, which take into account the multipliers that the module already
+    applies.
 
     A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
     4 followed by a multiplier of 0.25 becomes a gain of 1.
@@ -149,7 +150,7 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
     }
     if said := [f"{why} {join_names(names)}" for why, names in still.items() if names]:
-        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
+        raise UsageError(f"{', and '.join(said)}; freeze these parameters, or remove them from the model")
 
 
 def collect_warnings(
@@ -179,7 +180,8 @@ def collect_warnings(
 
     kept = dict.fromkeys(e.group for e in entries if e.kept)
     normed = [name for name, *_ in find_weight_norms(model)]
-    tuned = [s for e in acting for s in (e.settings, *e.parts.values()) if "decay" in s and s["lr"].base is not None]
+    settings = [s for e in acting for s in (e.parts.values() or [e.settings])]
+    tuned = [s for s in settings if "decay" in s and s["lr"].base is not None]
     negligible = any(d.optimizer.regime == "negligible" for d in numbers.derivations)
     undecayed = bool(tuned) and all(s["decay"].base is None for s in tuned)
     stacks: dict[str, dict[str, None]] = {}
@@ -220,8 +222,16 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
 
 
 def find_uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
-    """Returns the initial value that all entries of a vector share in all modules; None if they differ or it is a
-    matrix."""
+    """Returns the common initial value of all entries of a vector parameter, such as 1 for a norm's gain or 0 for a
+    bias.
+
+    Args:
+        models: modules of several sizes in which the parameter is inspected.
+        role: name of the parameter.
+
+    Returns:
+        The value if all entries have it in every module; None if they differ, or if the parameter is a matrix.
+    """
     values = [p.flatten() for model in models for p in find_parameters(model, role)]
     if not values or any(p.dim() > 1 or p.is_meta for model in models for p in find_parameters(model, role)):
         return None

@@ -63,7 +63,10 @@ def find_fold_target(network: Network, multiplier: str) -> FoldTarget:
     at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     found = _find_target_of_product(network, at[0]) if len(at) == 1 else None
     if found is None:
-        raise UsageError(f"{multiplier} (scalecalc list --model) ends in no matrix of its own; leave out fold")
+        raise UsageError(
+            f"{multiplier} (scalecalc list --model) cannot be folded, because no single matrix absorbs it; leave out "
+            "fold and multiply in the model"
+        )
     return found
 
 

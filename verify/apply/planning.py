@@ -82,7 +82,14 @@ def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[s
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    other = [
+        OpenDemand(
+            "there is one on this ray",
+            "the ray",
+            0,
+            f"{r.missing}; the powers are those of the ray {r.instead}",
+        )
+    ]
     read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
     held = (*r.open, *(other if r.missing else ()), *read, *find_misscaled_tensors(p, small, base))
     if held and strict:
@@ -126,12 +133,14 @@ def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: S
     if numbers.open and given.get("strict"):
         raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
-        raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
+        raise UsageError(
+            f"a plan cannot set the multiplier that {multiplied[0]} has in this gauge; use the gauge table3"
+        )
     numbers = mark_shape_only(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
-        raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
+        raise UsageError(f"the epsilon of {who} scales, too; give its value at the base, such as eps=1e-8")
     return numbers
 
 

@@ -34,7 +34,10 @@ from .parts import Records
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 MOST_READ = 3 * 10**7
 """Maximum number of parameters of a base that is traced because the model is built differently at small sizes."""
-ODD = "sizes grow by another factor than the axis they were read with (N, N_e or M); the numbers follow that axis"
+ODD = (
+    "these dimensions grow by another factor than the axis as which they were read (N, N_e or M); the numbers follow "
+    "that axis"
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubjec
     """
     if isinstance(model, nn.Module):
         if target is not None:
-            raise UsageError("a model of transformers says its own sizes; leave out target")
+            raise UsageError("the sizes of a transformers model are known from its configuration; leave out target")
         return _read_configured(model, base, strict)
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")

@@ -48,11 +48,11 @@ TRAINED: Mapping[str, Any] = {"vocab_size": BYTES, "experts_implementation": "ea
 
 @dataclass(frozen=True)
 class Trainee:
-    """The initialisation and the learning rate of one parameter.
+    """How one parameter is initialised and trained.
 
     Attributes:
         rule: its optimizer.
-        lr: its learning rate over the one that is swept.
+        lr: its learning rate relative to the one that is swept.
         eps: epsilon of its optimizer, if that has one.
         std: standard deviation of initial values to draw; None keeps the module's own values.
         alike: whether all experts start with the same values.
@@ -129,7 +129,9 @@ class Model:
         """
         derived = PARAMETERIZATIONS[parameterization].derived
         if not derived and parameterization != "sp":
-            raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
+            raise UsageError(
+                f"{parameterization} is not available for modules; choose mup, mssp or sp (one rate for all)"
+            )
         texts = tuple(tuple(x.items()) for x in sizes)
         plans = _build_plans(self, parameterization if derived else "mup", optimizer, texts)
         found = [{e.name: _get_number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
@@ -161,7 +163,10 @@ def _build_plans(
     for one in map(dict, sizes):
         plans.append(build_plan(model.build(one, 0), reading, numbers.at(one), [small]))
         if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
-            raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
+            raise UsageError(
+                f"{model.name} lacks a multiplier that muP needs ({', '.join(left)}); apply it in the model's forward "
+                "pass"
+            )
     return plans
 
 
@@ -190,7 +195,7 @@ def tune_plan(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
     """
     for pattern in rates:
         if not any(fnmatchcase(name, pattern) for name in numbers):
-            raise UsageError(f"no parameter matches {pattern!r} of --rate; the first is {next(iter(numbers))}")
+            raise UsageError(f"no parameter matches {pattern!r} of --rate; names are such as {next(iter(numbers))}")
     factors = {name: math.prod(f for p, f in rates.items() if fnmatchcase(name, p)) for name in numbers}
     return {name: replace(x, lr=x.lr * factors[name]) for name, x in numbers.items()}
 

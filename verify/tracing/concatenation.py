@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from .calls import rule
-from .graph import IndexClass, TracedNode, View
+from .graph import View
 from .indices import convert_constant
 from .layout import find_places
+from .nodes import Blend, Concatenation, ConstantNode, IndexClass, Parameter, Pieces
 from .products import act_on_constant, assign_labels
 from .reading import Reader
 
@@ -38,21 +39,21 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
     if not cut:
         return value
     d, at = cut[0]
-    before = base.node.value if base.node.kind == "pieces" else []
-    if base.node.kind not in ("const", "pieces") or len(cut) > 1 or any(piece[2] != d for piece in before):
+    before = base.node.pieces if isinstance(base.node, Pieces) else []
+    if not isinstance(base.node, ConstantNode | Pieces) or len(cut) > 1 or any(piece[2] != d for piece in before):
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
     if at != [*range(at[0], at[-1] + 1)]:
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     if [a for a, *_ in pieces] + [sizes[d]] == [0, *(b for _, b, *_ in pieces)]:
         return concatenate(reader, [v for *_, v in pieces], d, reader.shapes[0])
-    return View(TracedNode("pieces", [], value=pieces), base.dims)
+    return View(Pieces(pieces=pieces), base.dims)
 
 
 @rule("cat")
 def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
     """Reads ``torch.cat``; empty constants are ignored."""
-    parts = [p for p in given if p.node.kind != "const" or p.node.value[0].numel()]
+    parts = [p for p in given if not p.is_constant or p.values[0].numel()]
     if len(parts) == 1:
         return parts[0]
     return concatenate(reader, parts, dim % len(parts[0].dims), reader.shapes[0])
@@ -81,7 +82,7 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
     Raises:
         Unreadable: the parts repeat along the dimension, or share several of its indices.
     """
-    live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
+    live, sizes = [p for p in parts if not p.is_constant], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
     begins, at = [], reader.same_everywhere(0)
@@ -89,19 +90,19 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
         begins.append(at)
         at = tuple(a + n for a, n in zip(at, p.sizes(d, reader.builds), strict=True))
     if not fixed:
-        parts = [
-            p if p.node.kind != "const" or not p.node.value[0].any() else convert_constant(reader, p) for p in parts
-        ]
-        live = [p for p in parts if p.node.kind != "const"]
-        begins = [begin for begin, p in zip(begins, parts, strict=True) if p.node.kind != "const"]
+        parts = [p if not p.is_constant or not p.values[0].any() else convert_constant(reader, p) for p in parts]
+        live = [p for p in parts if not p.is_constant]
+        begins = [begin for begin, p in zip(begins, parts, strict=True) if not p.is_constant]
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
             raise reader.fail(
                 "concatenates a tensor that is expanded along this dimension; torch.cat tensors with "
                 "entries of their own"
             )
     if fixed:  # equations have sums and products of weights only as acting on a constant
-        parts = [act_on_constant(reader, p) if p.node.weight and p.node.kind != "param" else p for p in parts]
-        live = [p for p in parts if p.node.kind != "const"]
+        parts = [
+            act_on_constant(reader, p) if p.node.weight and not isinstance(p.node, Parameter) else p for p in parts
+        ]
+        live = [p for p in parts if not p.is_constant]
     n = len(parts[0].dims)
     _, classes, terms, order, dims = assign_labels(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
@@ -112,17 +113,16 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
         raise reader.fail("concatenates along a dimension that is split later; reshape before torch.cat")
-    kind, indices = ("blend" if fixed else "cat"), [*(classes[x] for x in order), *along]
-    node = TracedNode(kind, indices, reader.where, tuple(sources), slot=last)
-    node.value = begins
+    kind, indices = (Blend if fixed else Concatenation), [*(classes[x] for x in order), *along]
+    node = kind(indices=indices, where=reader.where, sources=tuple(sources), slot=last, begins=begins)
     view = View(node, dims).with_dim(d, (last,))
 
     def exact(*values: Tensor) -> Tensor:
         rest = iter(values)
-        laid = [p.node.value[0].double() if p.node.kind == "const" else p.laid_out(next(rest)) for p in parts]
+        laid = [p.values[0].double() if p.is_constant else p.to_torch(next(rest)) for p in parts]
         shape = [max(v.shape[j] for v in laid) for j in range(n)]
         y = torch.cat([v.expand([v.shape[j] if j == d else shape[j] for j in range(n)]) for v in laid], d)
-        return view.taken_back(y, torch.empty([i.root().sizes[0] for i in indices]))
+        return view.from_torch(y, torch.empty([i.root().sizes[0] for i in indices]))
 
     node.exact = exact
     if fixed and len(live) < len(parts):

@@ -13,7 +13,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from .config_skeletons import METADATA_KEYS, ConfigFamily, Dim, Options, Skeleton
-from .graph import Unreadable
+from .nodes import Unreadable
 
 SMALL_HEAD = 16
 """Dimension of an attention head in small models."""

@@ -24,7 +24,7 @@ from scaling_algebra.errors import UsageError, missing_package_error
 from .building import DEFAULTS
 from .config_kinds import PROBED_DEPTH, SMALL_HEAD, ConfigKinds, list_layer_patterns
 from .config_skeletons import METADATA_KEYS, TABLE_ROWS, Options, TopKSpy, compute_logits, make_inputs
-from .graph import Unreadable
+from .nodes import Unreadable
 
 BASE_WIDTH = 32
 """Width of the smallest model. The other small models are proportional to it."""

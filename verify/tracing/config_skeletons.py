@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .graph import Unreadable
+from .nodes import Unreadable
 
 TABLE_ROWS = 64
 """Rows of every table (vocabulary, positions) in a small model; larger numbers that change no shape are cut to this,

@@ -15,9 +15,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .elementwise import added, law, shifted
-from .graph import Dims, IndexClass, View
+from .elementwise import add_constant, added, structure_key
+from .graph import Dims, View
 from .indices import collapse_constant, make_fixed_constant
+from .nodes import IndexClass, Pieces
 from .products import contract
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
@@ -50,9 +51,11 @@ def linear(reader: Reader) -> list[View]:
     """
     numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
     views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
-    places = [k for k, v in views.items() if v.node.kind != "const"]
+    places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]
-    signals = all(run.tensor(Ref(numbers[0][k])).is_floating_point() and views[k].node.kind != "pieces" for k in places)
+    signals = all(
+        run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
+    )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is no linear map of its signals")
     sides = [
@@ -62,7 +65,7 @@ def linear(reader: Reader) -> list[View]:
     if not sides[0].added():
         raise reader.fail("it is no sum of maps of its signals")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({law(views[k].node) for k in places}) < len(places)
+    alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
         for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
             found += [] if term is None else [term]
@@ -73,7 +76,7 @@ def linear(reader: Reader) -> list[View]:
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
                 offsets = collapse_constant(reader, offsets, d) if len(set(sizes)) > 1 else offsets
-            y = shifted(reader, y, reader.constant(offsets))
+            y = add_constant(reader, y, reader.constant(offsets))
         results.append(y)
     return results
 

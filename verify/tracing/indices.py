@@ -10,7 +10,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Sizes, TracedNode, Unreadable, View, moved, pushed, without
+from .graph import Dims, View, moved, push_down, without
+from .nodes import (
+    Blend,
+    Concatenation,
+    ContractionNode,
+    Entries,
+    EquationConstant,
+    FunctionNode,
+    IndexClass,
+    Parameter,
+    Pick,
+    Rotation,
+    SameSize,
+    Shift,
+    Sizes,
+    SumNode,
+    TracedNode,
+    Unreadable,
+)
 from .reading import Reader
 
 
@@ -38,7 +56,7 @@ def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: 
 
 def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
     """Computes ``slice_node``."""
-    if node.kind == "param":
+    if isinstance(node, Parameter):
         key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
         found = reader.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
         indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
@@ -47,17 +65,15 @@ def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _find_concatenated_part(reader, node, slot, start, stop)) is not None:
         return beside
-    if node.kind == "turned":
+    if isinstance(node, Rotation):
         return _slice_rotation(reader, node, slot, start, stop)
-    sized = node.kind in ("same", "scale", "shift")
-    known = node.kind in ("contract", "add", "func", "stopped", "pick") or (sized and node.entrywise)
+    known = isinstance(node, ContractionNode | FunctionNode | Pick | SumNode) and not isinstance(node, Blend)
+    known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
     if not known or slot in node.over:
-        raise reader.fail(
-            f"a slice along an axis that grows, of the result of {node.name or node.kind}; slice its inputs instead"
-        )
-    made = pushed(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
+        raise reader.fail(f"a slice along an axis that grows, of the result of {node}; slice its inputs instead")
+    made = push_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
-        raise reader.fail(f"a slice whose dimension is split after {node.name}; reshape before {node.name}")
+        raise reader.fail(f"a slice whose dimension is split after {node}; reshape before it")
     return made
 
 
@@ -86,20 +102,20 @@ def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
         whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
         return turn(whole).narrow(slot, first, n).reshape(sizes)
 
-    return inner.behind("turned", reader.where, note=node.note, exact=exact)
+    return inner.derive(Rotation, reader.where, note=node.note, exact=exact)
 
 
 def _find_concatenated_part(
     reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
 ) -> TracedNode | None:
     """Returns the part of a concatenation that a slice selects exactly, or None if it is not one of the parts."""
-    if node.slot == slot and (node.kind == "cat" or (node.kind == "blend" and not node.note)):
-        for (made, labels), begin in zip(node.sources, node.value, strict=True):
+    if isinstance(node, Concatenation | Blend) and node.slot == slot and not node.note:
+        for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
             size = made.indices[labels.index(slot)].root().sizes
             if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
-                return made.summed(tuple(map(labels.index, node.slots)), reader.where)
+                return made.sum_to(tuple(map(labels.index, node.slots)), reader.where)
     return None
 
 
@@ -147,7 +163,7 @@ def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
         raise reader.fail("an index selects entries of several axes at once; split the dimension first")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
         return _select_by_matrix(reader, x, keep, at, classes)
-    node = x.node.behind("entries", reader.where, exact=lambda v: v.index_select(keep, at))
+    node = x.node.derive(Entries, reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
@@ -161,7 +177,8 @@ def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: S
     of = dict(enumerate([*x.node.indices, *classes]))
     out = (*range(keep), *new, *range(keep + 1, n))
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
-    node = TracedNode("contract", [of[k] for k in out], reader.where, sources, out, of)
+    indices = [of[k] for k in out]
+    node = ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
     return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
 
@@ -182,7 +199,7 @@ def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
     at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
     key = x.node.number, slot, at
     if key not in reader.cut:
-        made = reader.cut[key] = x.node.behind("pick", reader.where, slot=slot, at=at)
+        made = reader.cut[key] = x.node.derive(Pick, reader.where, slot=slot, at=at)
         made.indices = without(made.indices, slot)
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
     return View(reader.cut[key], down)
@@ -191,7 +208,13 @@ def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
 # constants of a call as constants of the equations ------------------------------------------------------------
 
 
-def make_fixed_constant(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
+def make_fixed_constant(
+    reader: Reader,
+    values: Sequence[Tensor],
+    classes: Sequence[IndexClass],
+    dims: Dims,
+    kind: type[EquationConstant] = EquationConstant,
+) -> View:
     """Returns a view of a constant of the equations.
 
     Args:
@@ -210,8 +233,8 @@ def make_fixed_constant(reader: Reader, values: Sequence[Tensor], classes: Seque
             "a constant whose entries change with the sizes, which equations cannot express; divide "
             "by a size outside of it"
         )
-    mark = tuple(value.shape), value.numpy().tobytes()
-    node = reader.fixed.setdefault(mark, TracedNode("fixed", list(classes), reader.where, value=value))
+    mark = kind, tuple(value.shape), value.numpy().tobytes()
+    node = reader.fixed.setdefault(mark, kind(indices=list(classes), where=reader.where, value=value))
     return View(node, dims)
 
 
@@ -223,7 +246,7 @@ def convert_constant(reader: Reader, x: View) -> View:
     """
     classes: list[IndexClass] = []
     dims: Dims = []
-    values = x.node.value
+    values = x.values
     for d, dim in enumerate(x.dims):
         own = [e for e in dim if isinstance(e, IndexClass)]
         if any(not e.fixed for e in own):
@@ -238,9 +261,9 @@ def varies_along_growing_axis(x: View) -> bool:
     """Returns whether the entries of a constant differ along an axis that grows, while their size is the same at every
     build."""
     grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
-    sizes = [float(v.double().square().mean().sqrt()) for v in x.node.value]
+    sizes = [float(v.double().square().mean().sqrt()) for v in x.values]
     steady = max(sizes) <= 1.2 * min(sizes)
-    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
+    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.values for d in grows)
 
 
 def collapse_constant(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:

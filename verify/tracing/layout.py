@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from .calls import rule
-from .graph import Dims, IndexClass, Sizes, View
+from .graph import Dims, View
 from .indices import select_entries, select_entry, slice_view
+from .nodes import IndexClass, Pieces, Sizes
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, leaves
 
@@ -35,9 +36,9 @@ Digit = tuple[int, list[Places]]
 )  # fmt: skip
 def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     """Entries of a tensor, in another shape or order."""
-    if x.node.kind == "pieces":  # to be written into
+    if isinstance(x.node, Pieces):  # to be written into
         return x
-    if not reader.name.endswith("_as") and any(v.node.kind != "const" for v in leaves((given, words), View)):
+    if not reader.name.endswith("_as") and any(not v.is_constant for v in leaves((given, words), View)):
         raise reader.fail("an index by what is computed")
     known, key = reader.runs[0].places, reader.calls[0].key
     if key not in known:  # a reading that begins again asks again

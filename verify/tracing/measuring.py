@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 
 from .building import Inputs, in_float64
@@ -131,7 +131,7 @@ class TrainingWatch:
                 f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._list_keys(name, len(calls))
             ]
             return dict.fromkeys([*updates, *map(_name_output, self._module_outputs), OUTPUT], ())
-        table = quantities(network)
+        table = list_quantities(network)
         for key, outs in self._product_signals.items():
             for part, names in PARTS.items():
                 known = [next((f"{out}.{x}" for x in names if f"{out}.{x}" in table), "") for out in outs]

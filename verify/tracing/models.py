@@ -28,10 +28,11 @@ from scaling_algebra.waiting import iterate_with_progress
 
 from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
-from .folding import Folder, bare, settled
+from .folding import Folder, drop_same_size_nodes, split_packed_parameters
 from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
+from .graph import View, wiring
 from .naming import Powers, Span
+from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
 from .reading import Reader
 from .recording import Recording, find_balance_buffers, record, renumber
 from .regions import Regions
@@ -299,7 +300,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
         _append_sizes(order, list(walk(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
-    output = bare(output)[0]
+    output = drop_same_size_nodes(output)[0]
     writer = Writer(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
     text, signals = writer.text(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
@@ -421,17 +422,17 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
         Unreadable: they differ. The error names the first call whose values differ, ignoring their order.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
-    if output.node.kind == "const":
+    if output.is_constant:
         raise Unreadable("the output of the model depends on none of its parameters; let forward use them")
     truth = run.tensors[run.output.number].double() if chosen is None else chosen
-    got = output.laid_out(output.node.evaluate(values))
+    got = output.to_torch(output.node.evaluate(values))
     apart = _compute_relative_difference(got, truth)
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if view.node.kind in ("const", "pieces"):
+        if isinstance(view.node, ConstantNode | Pieces):
             continue
-        found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
+        found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
         if found.shape == true.shape and _compute_relative_difference(found, true) > TOLERANCE:
             why = (
@@ -462,12 +463,12 @@ def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[
         deep: whether to fold loops over layers, too.
         loops: whether the length of a loop is an axis.
     """
-    output, notes = bare(output, loops)
+    output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
         folder = Folder(reader.builds, depth)
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
-    return View(settled(output.node), output.dims), notes
+    return View(split_packed_parameters(output.node), output.dims), notes
 
 
 def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
@@ -484,7 +485,9 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
 
     def kinds(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
-        return [(n.kind, n.name, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes]
+        return [
+            (type(n), n.label, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes
+        ]
 
     pairs = enumerate(zip_longest(kinds(order), kinds(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
@@ -492,14 +495,20 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
         raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        mine, its = ([*n.indices, *(n.labels[x] for _, m in n.sources for x in m if n.labels)] for n in (a, b))
+        mine, its = map(_list_all_indices, (a, b))
         seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
     for a, b in zip(order, other, strict=True):
-        if a.factor or b.factor:
+        if isinstance(a, ContractionNode) and isinstance(b, ContractionNode) and (a.factor or b.factor):
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
+
+
+def _list_all_indices(node: TracedNode) -> list[IndexClass]:
+    """Returns the indices of a node, and those that a product sums over."""
+    summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, ContractionNode) else []
+    return [*node.indices, *summed]
 
 
 def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:

@@ -14,7 +14,21 @@ from typing import Any
 from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .graph import CONSTANT_KINDS, FUNCTION_KINDS, IndexClass, Sizes, TracedNode, Unreadable, refused
+from .nodes import (
+    Blend,
+    Concatenation,
+    ContractionNode,
+    DataNode,
+    EquationConstant,
+    FunctionNode,
+    IndexClass,
+    Parameter,
+    Pick,
+    Sizes,
+    TracedNode,
+    Unreadable,
+    refused,
+)
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -88,7 +102,7 @@ class EquationNames:
         self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
-        self.part_names = _number_parts(n.name for n in nodes if n.kind == "param")
+        self.part_names = _number_parts(n.name for n in nodes if isinstance(n, Parameter))
         self._find_data(nodes)
 
     def _find_data(self, nodes: Sequence[TracedNode]) -> None:
@@ -97,17 +111,16 @@ class EquationNames:
         Raises:
             Unreadable: the output does not depend on the input.
         """
-        datas = [n for n in nodes if n.kind == "data"]
+        datas = [n for n in nodes if isinstance(n, DataNode)]
         if not datas:
             raise Unreadable("model: the output does not depend on the input; let forward use it")
         self.data = max(datas, key=lambda n: len(n.indices))
         hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        marked = [x for x in self.data.indices if any(leaf[1] in ("batch", "place") for leaf in x.root().leaves)]
-        self.tokens = {x.root() for x in marked or sequence}
+        self.tokens = {x.root() for x in sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if node.kind == "blend":  # an index along which tokens are concatenated is a token index
+            if isinstance(node, Blend):  # an index along which tokens are concatenated is a token index
                 last = len(node.indices) - 1
                 places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
                 if places & self.tokens:
@@ -116,11 +129,11 @@ class EquationNames:
         loose = {x.root() for x in self.data.indices if self.find_axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
-            if node.kind == "contract":
+            if isinstance(node, ContractionNode):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
-            if node.kind == "pick":
+            if isinstance(node, Pick):
                 mixed.append(node.source.indices[node.slot])
-            if node.kind == "param":
+            if isinstance(node, Parameter):
                 mixed += node.indices
             loose -= {x.root() for x in mixed}
         self.dropped = loose
@@ -202,18 +215,18 @@ class EquationNames:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
-            stem += f"_{node.name}" if node.kind in FUNCTION_KINDS else ""
+            stem += f"_{node.name}" if isinstance(node, FunctionNode) else ""
             self.signals[node.number] = self.reserve_name(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def name_parameter(self, node: TracedNode) -> str:
+    def name_parameter(self, node: Parameter) -> str:
         """Returns the symbol of a parameter, or of a part of one, and records which slice the part covers.
 
         Raises:
             Unreadable: two parts overlap.
         """
         name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
-        while part is not None and part[0].kind == "param":
+        while part is not None and isinstance(part[0], Parameter):
             spans[part[0].name] = part[1], part[2][0], part[3][0]
             part = part[0].part
         for whole, span in spans.items():
@@ -244,19 +257,18 @@ class EquationNames:
         Raises:
             Unreadable: equations cannot contain it.
         """
-        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
-            what = "a concatenation over which no product sums" if node.kind == "cat" else "a function of weights alone"
+        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | FunctionNode)):
+            what = (
+                "a concatenation over which no product sums"
+                if isinstance(node, Concatenation)
+                else "a function of weights alone"
+            )
             raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
-        if node.kind in CONSTANT_KINDS:
+        if isinstance(node, EquationConstant):
             return self.write_constant(node.number, letters)
-        name = (
-            self.name_parameter(node)
-            if node.kind == "param"
-            else "data"
-            if node.kind == "data"
-            else self.name_signal(node)
-        )
-        return write_indexed(name, letters)
+        if isinstance(node, Parameter):
+            return write_indexed(self.name_parameter(node), letters)
+        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), letters)
 
     def write_constant(self, key: Any, letters: Iterable[str]) -> str:
         """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""
@@ -296,9 +308,9 @@ def _locate_part(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
         The dimension, and the first entry and the end along it at every build. None if the node is no part, or not a
         contiguous one.
     """
-    if node.part is None or node.part[0].kind != "param":
+    if node.part is None or not isinstance(node.part[0], Parameter):
         return None
-    whole, slot, start, stop = node.part
+    whole, (_, slot, start, stop) = node.part[0], node.part
     before, count = _locate_part(whole), len(whole.indices[slot].root().sizes)
     start, stop = (x * (count // len(x)) for x in (start, stop))
     dims, indices = whole.axes, [x.root().sizes for x in whole.indices]

@@ -11,9 +11,24 @@ from typing import Any
 
 import torch
 
-from .graph import CONSTANT_KINDS, SUM_KINDS, Dims, IndexClass, TracedNode, Vector, View, asked_once, times, walk
+from .graph import Dims, View, times
 from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
-from .mixing import met, mixes, signed
+from .mixing import find_permuted_pair, mixes, signed
+from .nodes import (
+    Concatenation,
+    ConstantNode,
+    ContractionNode,
+    EquationConstant,
+    IndexClass,
+    Parameter,
+    Pick,
+    Scale,
+    SumNode,
+    TracedNode,
+    Vector,
+    asked_once,
+    walk,
+)
 from .reading import Reader
 
 Operand = tuple[View, Sequence[Any]]
@@ -36,20 +51,20 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         Unreadable: equations cannot express the product.
     """
     labels, classes, factors, order, dims = assign_labels(reader, operands, out)
-    signals = [(v.node, keys) for v, keys in operands if v.node.kind not in {"const", *CONSTANT_KINDS}]
-    if met([x for x, _ in signals]):
+    signals = [(v.node, keys) for v, keys in operands if not isinstance(v.node, ConstantNode | EquationConstant)]
+    if find_permuted_pair([x for x, _ in signals]):
         raise reader.fail(
             "multiplies a signal by a permuted copy of itself, which equations cannot express; use two signals"
         )
-    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if y.kind == "param"}
+    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
     befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))
-    if any(y.name in acting for whole in befores for y in walk(whole) if y.kind == "param"):
+    if any(y.name in acting for whole in befores for y in walk(whole) if isinstance(y, Parameter)):
         raise reader.fail("a parameter acts both before and after a permutation of entries; use two parameters")
     sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
     if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
         raise reader.fail(SIGNED)
-    ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
-    if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
+    ones = [not v.is_constant or all(bool((c == 1).all()) for c in v.values) for v, _ in operands]
+    if any(v.is_constant and not any(bool(c.any()) for c in v.values) for v, _ in operands):
         sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]
         return reader.constant([torch.zeros([n[b] for n in sizes]) for b in range(reader.builds)])
     if not all(ones):
@@ -61,7 +76,7 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         index = [classes[x] for x in labels.get(key, ())]
         if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
             every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
-            node = TracedNode("fixed", index, reader.where, value=every)
+            node = EquationConstant(indices=index, where=reader.where, value=every)
             return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
@@ -96,7 +111,7 @@ def assign_labels(
     labels: dict[Any, list[int]] = {}
     classes: dict[int, IndexClass] = {}
     for key, where in uses.items():
-        real = [x for x in where if x[0].node.kind != "const"] or where[:1]
+        real = [x for x in where if not x[0].is_constant] or where[:1]
         rows = [[view.index(e) for e in view.dims[d]] for view, d in real]
         reader.align(rows)
         labels[key] = list(range(len(classes), len(classes) + len(rows[0])))
@@ -104,7 +119,7 @@ def assign_labels(
     owned: set[int] = set()
     factors: list[Any] = []
     for view, keys in operands:
-        if view.node.kind != "const":
+        if not view.is_constant:
             mine = [-1] * len(view.node.indices)
             for d, key in enumerate(keys):
                 for e, label in zip(view.dims[d], labels.get(key, ()), strict=False):
@@ -133,10 +148,10 @@ def _convert_operand(
     grows = {key for d, key in enumerate(keys) if key not in out and not all(x.index(e).fixed for e in x.dims[d])}
     if not varies_along_growing_axis(x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
         return convert_constant(reader, x)
-    mark, shape = x.node.value[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
+    mark, shape = x.values[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
     if mark not in reader.frozen:
         name = f"constants_{len(reader.frozen) + 1}"
-        reader.frozen[mark] = reader.leaf_view("frozen", name, shape, x.node.value[0].double())
+        reader.frozen[mark] = reader.leaf_view(name, shape, x.values[0].double(), frozen=True)
     return act_on_constant(reader, reader.frozen[mark])
 
 
@@ -167,21 +182,23 @@ def _build_contraction(
     for k, (node, mine) in enumerate(factors):
         before, after = factors[:k], factors[k + 1 :]
         scaled = alone and set(mine) == set(out)
-        if node.kind == "scale" and (scaled or (not alone and node.weight)):
+        if isinstance(node, Scale) and (scaled or (not alone and node.weight)):
             return _build_contraction(
                 reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor)
             )
-        if node.kind in SUM_KINDS and node.weight and not alone:
+        if isinstance(node, SumNode) and node.weight and not alone:
             terms = []
-            for term, labels in node.sources:
-                now = [*before, (term, tuple(mine[x] for x in labels)), *after]
+            for term, own in node.sources:
+                now = [*before, (term, tuple(mine[x] for x in own)), *after]
                 if any(not any(x in m for _, m in now) for x in out):
                     raise reader.fail("adds weights of different shapes; add each to a signal instead")
                 terms.append((_build_contraction(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
-            return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
-        moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
-        if node.kind == "contract" and (
-            alone or node.weight or moved or _is_signal_made_matrix(reader, node, mine, [*before, *after], out)
+            return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
+        if isinstance(node, ContractionNode) and (
+            alone
+            or node.weight
+            or (len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out))
+            or _is_signal_made_matrix(reader, node, mine, [*before, *after], out)
         ):
             names = {x: mine[j] for j, x in enumerate(node.out)}
             for x in node.labels:
@@ -190,18 +207,18 @@ def _build_contraction(
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
             return _build_contraction(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
-        if own := _find_common_factor(node):
-            return _build_contraction(
-                reader, [*before, (_drop_common_factor(node), mine), *after], out, classes, times(factor, own)
-            )
-        if node.kind == "cat":
+        if of_its_own := _find_common_factor(node):
+            rest = [*before, (_drop_common_factor(node), mine), *after]
+            return _build_contraction(reader, rest, out, classes, times(factor, of_its_own))
+        if isinstance(node, Concatenation):
             return _distribute_over_parts(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
-    return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
+    indices, sources = [classes[x] for x in out], tuple(factors)
+    return ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=labels, factor=factor)
 
 
 def _is_signal_made_matrix(
-    reader: Reader, node: TracedNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
+    reader: Reader, node: ContractionNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
 ) -> bool:
     """Returns whether a product is a matrix made by signals (gated or mixed weights) that now acts on another signal.
 
@@ -229,11 +246,13 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
 def _find_common_factor(node: TracedNode) -> Vector:
     """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
     of such products share; empty if there is none."""
-    if node.weight or node.exact is not None or node.kind not in {*SUM_KINDS, "pick", "contract"}:
+    if node.weight or node.exact is not None:
         return ()
-    if node.kind != "contract":
+    if isinstance(node, SumNode | Pick):
         first, *more = map(_find_common_factor, node.children)
         return first if all(f == first for f in more) else ()
+    if not isinstance(node, ContractionNode):
+        return ()
     takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
     return () if takes or any(c.weight for c in node.children) else node.factor
 
@@ -241,8 +260,10 @@ def _find_common_factor(node: TracedNode) -> Vector:
 @asked_once
 def _drop_common_factor(node: TracedNode) -> TracedNode:
     """Returns the node without the factor that ``_find_common_factor`` returns."""
-    of = node.sources if node.kind == "contract" else tuple((_drop_common_factor(c), own) for c, own in node.sources)
-    return node.but(factor=(), sources=of, call=None, part=None)
+    if isinstance(node, ContractionNode):
+        return node.but(factor=(), call=None, part=None)
+    of = tuple((_drop_common_factor(c), own) for c, own in node.sources)
+    return node.but(sources=of, call=None, part=None)
 
 
 def _distribute_over_parts(
@@ -262,11 +283,12 @@ def _distribute_over_parts(
         Unreadable: the index of the concatenation is not summed.
     """
     node, mine = factors[k]
+    assert isinstance(node, Concatenation)
     label = mine[node.slot]
     if label in out:
         raise reader.fail("multiplies a concatenation along an axis that grows; multiply its parts before torch.cat")
     terms = []
-    for (part, own), start in zip(node.sources, node.value, strict=True):
+    for (part, own), start in zip(node.sources, node.begins, strict=True):
         along = [x.root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
         size = [prod(column) for column in zip(*(x.sizes for x in along), strict=True)]
         stop, fresh = tuple(a + n for a, n in zip(start, size, strict=True)), max([*classes, *mine]) + 1
@@ -281,4 +303,4 @@ def _distribute_over_parts(
             now.append((g, labels))
         now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
         terms.append((_build_contraction(reader, now, out, known, factor), tuple(range(len(out)))))
-    return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
+    return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))

@@ -16,8 +16,8 @@ from scaling_algebra.spec.networks.language import TRACED
 
 from .building import NOTHING_GROWS, Build
 from .gradients import TRAINING
-from .graph import NotFinite, Scaled, Unreadable
 from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
+from .nodes import NotFinite, Scaled, Unreadable
 from .shapes import FACTORS, SCALED, read_by_shape
 
 WIDEST = 256

@@ -26,7 +26,7 @@ from scaling_algebra.errors import guard_foreign_code
 
 from .building import GuessedInput
 from .calls import APART, MAKERS, plain, ruled
-from .graph import NotFinite, Unreadable, refused
+from .nodes import NotFinite, Unreadable, refused
 
 TO_PYTHON = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that convert a tensor to a Python number."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from .building import in_float64
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
-from .graph import Vector
+from .nodes import Vector
 from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
 
 ROOT = -1
@@ -51,13 +51,13 @@ def _normed(v: Tensor, d: Any) -> Tensor:
     return v / v.sum(d, keepdim=True)
 
 
-SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centred": (0.5, 1, 30),
+SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centre": (0.5, 1, 30),
           "softmax": (0.5, 1, 2), "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
 """Functions along dimensions, and the sizes of the values at which each is asked for."""
 ALONG: dict[str, Along] = {
     "rmsnorm": _rms,
     "layernorm": lambda v, d: _rms(_centred(v, d), d),
-    "centred": _centred,
+    "centre": _centred,
     "softmax": lambda v, d: (v - v.amax(d, keepdim=True)).exp() / (v - v.amax(d, keepdim=True)).exp().sum(d, True),
     "normed": _normed,
     "normed_sigmoid": lambda v, d: _normed(v.sigmoid(), d),
@@ -443,22 +443,22 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None
     return ToldFunction(maps, name, over, _powers(numbers), rank=int(name != "turned"))
 
 
-def _multiple(y: Tensor, z: Tensor) -> float | None:
-    """The number times which one tensor is another one."""
+def _multiple(y: Tensor, z: Tensor, near: float) -> float | None:
+    """Return the number times which one tensor is another one, up to a relative difference; None if there is none."""
     c = float((y * z).sum() / (z * z).sum())
-    return c if torch.allclose(y, c * z, rtol=NEAR, atol=NEAR * 1e-2 * float(y.abs().max())) else None
+    return c if torch.allclose(y, c * z, rtol=near, atol=near * 1e-2 * float(y.abs().max())) else None
 
 
 def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
     """A line of ``ALONG``, at three scales and every build."""
     along: Any = over[0] if len(over) == 1 else over
     for name, f in ALONG.items():
-        numbers = []
+        numbers, near = [], CLOSE if name == "centre" else NEAR  # a mean that is left is the larger, the wider it is
         for g in maps:
             at = [s * drawn(g.value, 5 + k) for k, s in enumerate(SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at
-            found = [_multiple(g(v), f(v, along)) for v in at]
-            if None in found or max(found) - min(found) > NEAR * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
+            found = [_multiple(g(v), f(v, along), near) for v in at]
+            if None in found or max(found) - min(found) > near * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
                 break
             numbers.append(found[-1])
         else:

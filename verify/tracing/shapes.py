@@ -28,9 +28,10 @@ from .building import Build, RequestedSizes, build_module, call_build, enlarge_a
 from .calls import plain
 from .fixed import made as replay
 from .gradients import FROZEN
-from .graph import NUMBER, Sizes, Unreadable
+from .graph import NUMBER
 from .models import COUNTS, TracedModel
 from .naming import LETTERS, Powers, fit_powers
+from .nodes import Sizes, Unreadable
 from .recording import Recording, Ref, TorchCall, leaves, record
 
 DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

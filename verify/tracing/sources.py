@@ -28,8 +28,8 @@ from scaling_algebra.spec.powers import Power
 
 from .config_probing import ConfigDifference
 from .config_reading import probe_config_files, read_config_file
-from .graph import Unreadable
 from .models import TracedModel
+from .nodes import Unreadable
 from .readings import read_module
 from .shapes import drop_fixed_map_notes
 

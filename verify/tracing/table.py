@@ -12,9 +12,10 @@ from typing import Any
 from scaling_algebra.errors import UsageError
 
 from .calls import MAKERS, RULES, SAME, plain
-from .elementwise import Cancels, parted
+from .elementwise import Cancels, cat_as_sum
 from .fixed import linear
 from .graph import View
+from .nodes import DataNode
 from .reading import Reader, stopped
 from .recording import STOPS, leaves, map_leaves, refs
 
@@ -39,7 +40,7 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
     name = plain(reader.call.name)
     if name in ("rsub", "rdiv"):
         name, args = name[1:], args[::-1]
-    reader.name, apart = name, partial(parted, reader)
+    reader.name, apart = name, partial(cat_as_sum, reader)
     x: Any = args[0] if args else None
     if name.startswith(MAKERS) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
@@ -54,7 +55,7 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
             reader, reader.fail("computes with complex numbers other than by a constant factor; use real numbers")
         )
     views = list(leaves((args, keywords), View))
-    if name not in RULES and all(v.node.kind == "const" or _is_integer_input(v) for v in views):
+    if name not in RULES and all(v.is_constant or _is_integer_input(v) for v in views):
         return reader.constants()  # computed from integer inputs alone
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
@@ -100,4 +101,4 @@ def _try_linear(reader: Reader, error: UsageError) -> list[View]:
 
 def _is_integer_input(x: View) -> bool:
     """Returns whether a view is an integer input, such as token ids."""
-    return x.node.kind == "data" and not x.node.value.is_floating_point()
+    return isinstance(x.node, DataNode) and not x.node.value.is_floating_point()

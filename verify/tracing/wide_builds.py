@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .calls import SAME, plain
-from .graph import refused
+from .nodes import refused
 from .recording import Recording, Ref, TorchCall, refs
 
 TIMES, WIDEST = 16, 1024

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,8 +15,24 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 
 from .entries import NAMES
-from .graph import CONSTANT_KINDS, FUNCTION_KINDS, Scaled, TracedNode, View, refused, walk
+from .graph import View
 from .naming import EquationNames, Powers, fit_powers, write_indexed
+from .nodes import (
+    Concatenation,
+    ContractionNode,
+    FewChosen,
+    FunctionNode,
+    Leaf,
+    Parameter,
+    Pick,
+    Scaled,
+    Selection,
+    Shift,
+    SumNode,
+    TracedNode,
+    refused,
+    walk,
+)
 
 GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
@@ -50,12 +66,9 @@ class Writer:
         self.held: dict[int, Powers] = {}
         self.acts = _fan_ins(self.names, nodes)
         for node in nodes:
-            kinds = {"data", "param", "cat", *CONSTANT_KINDS}
-            if node.kind in kinds or (node.weight and node.kind not in FUNCTION_KINDS):
+            if isinstance(node, Leaf | Concatenation) or node.weight:
                 continue
-            if node.kind not in STATEMENTS:
-                raise node.fail(f"{node.kind}: no equation says this")
-            letters, right = STATEMENTS[node.kind](self, node)
+            letters, right = _statement(self, node)
             self.lines.append((self.names.write_tensor(node, letters), right, node))
         self.lines.append(("f", _trained(self, output.node), None))
         self.factors = _multipliers(self)
@@ -78,12 +91,12 @@ class Writer:
         ])  # fmt: skip
 
 
-def _product(writer: Writer, node: TracedNode) -> Sides:
+def _product(writer: Writer, node: ContractionNode) -> Sides:
     """Gates stand left of tensors, tensors left of what they act on."""
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
     letters = names.letters({x: node.labels[x] for x in labels})
-    tensors = [s for s in node.sources if s[0].kind == "param" and any(letters[x] for x in s[1])]
+    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
         raise node.fail("a product of weights alone")
@@ -108,7 +121,7 @@ def _product(writer: Writer, node: TracedNode) -> Sides:
         chain.insert(0, rest.pop(at))
         have |= set(chain[0][1])
     text = [
-        _acting(writer, c, at) if c.kind == "param" and (c, mine) in signals else names.write_tensor(c, at)
+        _acting(writer, c, at) if isinstance(c, Parameter) and (c, mine) in signals else names.write_tensor(c, at)
         for c, mine in [*gates, *chain, *core]
         for at in [[letters[x] for x in mine]]
     ]
@@ -150,7 +163,7 @@ def _sum(writer: Writer, node: TracedNode) -> Sides:
     return letters, " + ".join(terms)
 
 
-def _shift(writer: Writer, node: TracedNode) -> Sides:
+def _shift(writer: Writer, node: Shift) -> Sides:
     """A constant is added, along axes that grow one number; or one and a frozen tensor, where it differs there."""
     names = writer.names
     letters = names.name_slots(node)
@@ -166,7 +179,7 @@ def _shift(writer: Writer, node: TracedNode) -> Sides:
     return letters, " + ".join(terms)
 
 
-def _function(writer: Writer, node: TracedNode) -> Sides:
+def _function(writer: Writer, node: FunctionNode) -> Sides:
     """A function, with the letter along which it goes."""
     names = writer.names
     name, letters = node.name, names.name_slots(node)
@@ -182,16 +195,20 @@ def _function(writer: Writer, node: TracedNode) -> Sides:
         axis = GATES[name] if GATES[name] != "K" or "K" in names.base else "M"
         writer.held[node.number] = {axis: Fraction(-1)} if axis else {}
         name, over = "gate", ""
-    elif name in GATES and "topk" in name:
+    elif isinstance(node, Selection):
         raise node.fail("a top-K along an axis that is not M; build(sizes) must take M")
     if name not in FUNCTIONS or (node.over and name in NAMES):
         raise node.fail(f"{name} is no function of the equations; give them with --network")
     mine = [letters[x] for x in node.sources[0][1]]
-    inner = _acting(writer, node.source, mine) if node.source.kind == "param" else names.write_tensor(node.source, mine)
+    inner = (
+        _acting(writer, node.source, mine)
+        if isinstance(node.source, Parameter)
+        else names.write_tensor(node.source, mine)
+    )
     return letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})"
 
 
-def _pick(writer: Writer, node: TracedNode) -> Sides:
+def _pick(writer: Writer, node: Pick) -> Sides:
     """One entry of an axis that does not grow is as all of them."""
     names = writer.names
     index, letters = node.source.indices[node.slot], names.name_slots(node.source)
@@ -201,11 +218,26 @@ def _pick(writer: Writer, node: TracedNode) -> Sides:
     return left, names.write_tensor(node.source, letters)
 
 
-STATEMENTS: dict[str, Callable[[Writer, TracedNode], Sides]] = {
-    "contract": _product, "add": _sum, "blend": _sum, "shift": _shift, "func": _function, "stopped": _function,
-    "pick": _pick,
-}  # fmt: skip
-"""By kind of node, what its equation says."""
+def _statement(writer: Writer, node: TracedNode) -> Sides:
+    """Return the equation of a node.
+
+    Raises:
+        Unreadable: No equation says what it is.
+    """
+    match node:
+        case ContractionNode():
+            return _product(writer, node)
+        case SumNode():
+            return _sum(writer, node)
+        case Shift():
+            return _shift(writer, node)
+        case FewChosen():
+            raise node.fail("a top-K that leaves experts out (let build take K, which is read with K = M)")
+        case FunctionNode():
+            return _function(writer, node)
+        case Pick():
+            return _pick(writer, node)
+    raise node.fail(f"{node}: no equation says this")
 
 
 def _trained(writer: Writer, root: TracedNode) -> str:
@@ -229,7 +261,7 @@ def _trained(writer: Writer, root: TracedNode) -> str:
 
 def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
     """A tensor that is added acts on a constant, which has the letters that it lacks."""
-    if node.kind != "param":
+    if not isinstance(node, Parameter):
         raise node.fail("a sum or product of weights is added to a signal")
     lacks = [x for x in there if x and x not in mine]
     if not any(mine):  # a number has a letter of the data
@@ -244,7 +276,7 @@ def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: It
     return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
-def _acting(writer: Writer, node: TracedNode, letters: Sequence[str]) -> str:
+def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
     """A parameter that acts on nothing (a gain that is a number, what a function takes), as on a constant."""
     names = writer.names
     if sum(map(names.is_growing, node.indices)) > 1:
@@ -261,14 +293,14 @@ def _fan_ins(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set
     """Of every parameter the growing axes along which its uses sum; one that differs is tied."""
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
-        if node.kind == "contract" and not node.weight:
+        if isinstance(node, ContractionNode) and not node.weight:
             for c, labels in node.sources:
-                if c.kind == "param":
+                if isinstance(c, Parameter):
                     acts.setdefault(c.name, set()).add(_summed(names, node, labels))
     return acts
 
 
-def _summed(names: EquationNames, node: TracedNode, labels: Iterable[int]) -> tuple[str, ...]:
+def _summed(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
     """The growing axes of these labels that a product sums over."""
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))

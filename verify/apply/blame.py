@@ -1,0 +1,46 @@
+"""Finds the refuted row of a report that most likely causes the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaling_algebra.verify.judging.fit import DRIFT, Verdict
+from scaling_algebra.verify.judging.report import Report, ReportRow
+
+from .rows import DIRECT, NEAR
+
+
+def find_first_to_blame(report: Report) -> ReportRow | None:
+    """Return the refuted row that most likely causes the others, or None if no row is refuted.
+
+    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then refuted
+    ones, then execution order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is
+    inconclusive, when its slope is nearer to another exponent. Rows that agree once the smallest sizes are left out
+    come last.
+    """
+    if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
+        return None
+    suspects = [r for r in report.rows if r in refuted or _is_nearer_to_another(r)]
+
+    def rank(r: ReportRow) -> tuple[bool, int, bool, bool]:
+        return _agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT), r not in refuted
+
+    return min(suspects, key=rank)
+
+
+def _is_nearer_to_another(r: ReportRow) -> bool:
+    """Whether an inconclusive row that depends on one tensor's own numbers lies nearer to another exponent than to
+    its own."""
+    if r.predicted is None or r.fit.zero or r.note or not r.quantity.endswith(DIRECT):
+        return False
+    apart = r.apart > DRIFT and abs(r.fit.slope - float(r.predicted)) > NEAR
+    return apart and r.verdict is Verdict.INCONCLUSIVE
+
+
+def _agrees_at_larger_sizes(report: Report, r: ReportRow) -> bool:
+    """Whether the slope fitted without the two smallest sizes (of three: the smallest) is the predicted one."""
+    if r.predicted is None or r.fit.zero or (r.quantity, r.step) not in report.means:
+        return False
+    left = slice(min(2, len(report.sizes) - 2), None)
+    slope = np.polyfit(np.log2(report.sizes[left]), report.means[r.quantity, r.step][0][left], 1)[0]
+    return bool(abs(slope - float(r.predicted)) < DRIFT)
