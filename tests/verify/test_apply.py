@@ -207,7 +207,12 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
         (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; add rank=NUMBER to base"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
         (Small, [BASE, TARGET], {"gauge": "table9"}, "use the gauge table3"),
-        (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
+        (
+            Small,
+            [BASE, TARGET],
+            {"lr": 3e-3},
+            "the epsilon of Adam scales, too; give its value at the base, such as eps=",
+        ),
         (Small, [BASE, TARGET], {"lr": 3e-3, "eps": {"head.weight": 1e-8}}, "the epsilon of tokens.weight scales"),
         (
             Small,

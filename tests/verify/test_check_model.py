@@ -638,10 +638,7 @@ class Grown(nn.Module):
         (lambda s: ends(s), "the model ends the program"),
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
-        (
-            around(lambda model, x: model(x) * float("nan")),
-            "the output of the model is not finite at the smallest size; check its initial values and the input",
-        ),
+        (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
         (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
         (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
         (
