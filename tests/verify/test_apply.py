@@ -207,7 +207,12 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
         (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; add rank=NUMBER to base"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
         (Small, [BASE, TARGET], {"gauge": "table9"}, "use the gauge table3"),
-        (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
+        (
+            Small,
+            [BASE, TARGET],
+            {"lr": 3e-3},
+            "the epsilon of Adam scales, too; give its value at the base, such as eps=",
+        ),
         (Small, [BASE, TARGET], {"lr": 3e-3, "eps": {"head.weight": 1e-8}}, "the epsilon of tokens.weight scales"),
         (
             Small,
@@ -217,7 +222,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
         ),
         (Small, [BASE, TARGET], {}, "head.weight has no lr at the base; give plan|tokens.weight has no lr"),
         (lambda z: Small(z, True), [BASE, TARGET], {**GIVEN, "fold": True}, "cannot be folded"),
-        (lambda n: nn.Linear(n, n), [BASE, TARGET], GIVEN, r'build is called with a table of sizes, .* as sizes\["N'),
+        (lambda n: nn.Linear(n, n), [BASE, TARGET], GIVEN, r'build gets a dict of sizes: read a size as sizes\["N'),
     ],
 )
 def test_what_is_missing_is_an_error_that_names_it(model, sizes, given, said):
@@ -489,7 +494,7 @@ def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_the
             return transformers.MixtralForCausalLM(config)
 
     p = plan(on_meta(mixtral(256, 8, 32)), on_meta(mixtral(64, 4, 16)), lr=1e-3, eps=1e-8)
-    (line,) = (x for x in p.warnings if "number of heads and their dimension grow" in x)
+    (line,) = (x for x in p.warnings if "heads grow in number" in x)
     assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 

@@ -638,13 +638,13 @@ class Grown(nn.Module):
         (lambda s: ends(s), "the model ends the program"),
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
-        (
-            around(lambda model, x: model(x) * float("nan")),
-            "the output of the model is not finite at the smallest size; check its initial values and the input",
-        ),
+        (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
         (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
         (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
-        (lambda s: (plain(s), torch.optim.SGD), r"the class SGD .*return SGD\(model.parameters\(\), ...\)"),
+        (
+            lambda s: (plain(s), torch.optim.SGD),
+            r"the class SGD .*return an instance, SGD\(model.parameters\(\), ...\)",
+        ),
         (lambda s: (plain(s), plain(s)), "a second module with the model"),
         (lambda s: (plain(s), []), r"returns \[\] with the model"),
         (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),

@@ -84,7 +84,7 @@ def test_the_law_of_every_kind_of_parameter():
     assert (
         "no call shows which dimension" in notes["loose"]
         and set(notes) == {"loose", "down", ""}
-        and "is not seen" in notes[""]
+        and "are not recognised" in notes[""]
     )
 
 
@@ -183,7 +183,7 @@ def test_a_side_of_squares_is_said():
         return nn.Sequential(nn.Linear(5, sizes["N"] ** 2), nn.Linear(sizes["N"] ** 2, 3)), torch.zeros(2, 5)
 
     notes = [note for name, note in read_by_shape(build, None, "why").notes if name == "0.weight"]
-    assert len(notes) == 1 and notes[0].startswith("it makes N^2 numbers")
+    assert len(notes) == 1 and notes[0].startswith("its output has N^2 entries")
 
 
 def test_parameters_without_a_name_of_their_own():
@@ -779,4 +779,4 @@ def test_of_two_parameters_that_are_one_weight_one_starts_at_theta_one():
     p = plan(with_both, "N=16", "N=64", lr={"": 1e-3}, std=0.02)
     factors = {name: tuple(p[name].settings[x].factor for x in ("init_std", "lr")) for name in ("both.w", "both.s")}
     assert factors == {"both.w": (0.5, 0.25), "both.s": (1.0, 0.5)}
-    assert any(line.startswith("both.s: it multiplies both.w entry by entry") for line in p.warnings)
+    assert any(line.startswith("both.s: it is multiplied with both.w entry by entry") for line in p.warnings)
