@@ -22,7 +22,7 @@ import json, signal, sys, tempfile
 from pathlib import Path
 from transformers import AutoConfig
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing.config_reading import config_of, read_configured
+from scaling_algebra.verify.tracing.config_reading import probe_config_files, read_probed_config
 def late(*_): raise UsageError(f"after {sys.argv[1]} s")
 signal.signal(signal.SIGPROF, late)
 said = json.loads(sys.argv[2])
@@ -31,9 +31,9 @@ for family in sys.argv[3:]:
         path = Path(folder, "config.json")
         try:
             path.write_text(json.dumps(AutoConfig.for_model(family).to_dict() | said.get(family, {}), default=str))
-            config = config_of(f"hf:{path}")[0]
+            config = probe_config_files(f"hf:{path}")[0]
             signal.setitimer(signal.ITIMER_PROF, int(sys.argv[1]))
-            model, _ = read_configured(config, None, False)
+            model, _ = read_probed_config(config, None, False)
             row = {"by shape": model.network.unread} if model.network.unread else {"read": float(f"{model.error:.1e}")}
         except UsageError as error:
             row = {"refused": str(error)}

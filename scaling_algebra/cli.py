@@ -28,23 +28,23 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
         "derive": ("commands.derive", "Init std, learning rate and epsilon of every tensor."),
         "signals": ("commands.signals", "The size of every signal, gradient and update."),
-        "explain": ("commands.explain", "Why an exponent is what it is; its formula."),
-        "rays": ("commands.phases", "The map of rays; what is proved for whole cones."),
+        "explain": ("commands.explain", "The reasons for an exponent; its formula on all rays."),
+        "rays": ("commands.phases", "The map of rays; theorems about whole cones of rays."),
     },
     "Numbers": {
-        "recipe": ("commands.recipe", "Numbers of a large model from those of a small one."),
-        "law": ("commands.law", "Exponents of risks, losses, growing quantities."),
+        "recipe": ("commands.recipe", "Hyperparameters of a large model from those of a small one."),
+        "law": ("commands.law", "Exponents of losses, risks and other growing quantities."),
     },
     "Print": {
         "table": ("tables.commands.table", "A published table with every cell derived."),
-        "audit": ("tables.commands.audit", "Published cells against the engine; the wrong ones."),
+        "audit": ("tables.commands.audit", "Compare published tables with the engine; list errata."),
         "list": ("commands.list", "Every name the other commands accept; a glossary."),
         "page": ("commands.page", "The calculator in a browser, as a folder to serve."),
     },
     "Measure": {
-        "verify": ("verify.commands.verify", "Measured exponents of torch models against predicted."),
-        "check-model": ("verify.commands.check_model", "Does a recipe hold on a model of your own?"),
-        "study": ("verify.commands.experiment", "Experiments of the papers; does the best rate transfer?"),
+        "verify": ("verify.commands.verify", "Compare exponents measured on torch models with predictions."),
+        "check-model": ("verify.commands.check_model", "Check a recipe on your own model by training small copies."),
+        "study": ("verify.commands.experiment", "Experiments of the papers; transfer of learning rates."),
     },
 }
 """Commands by section: the module that defines ``command``, and one line of help."""
@@ -59,7 +59,9 @@ TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer 
 
 HELP = ["-h", "--help"]
 INSTEAD = {name: f"write --format {name}" for name in ("html", "json", "latex", "markdown", "text")}
-INSTEAD["strict"] = "what is not certified is printed as undecided anyway; derive, recipe and check-model have --strict"
+INSTEAD["strict"] = (
+    "this command prints uncertified exponents as undecided anyway; derive, recipe and check-model have --strict"
+)
 """Advice for options that do not exist but that users may expect."""
 
 
@@ -88,7 +90,9 @@ class Verbs(click.Group):
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             if args[0] in dir(sys.modules["scaling_algebra"]):
-                hint = f"; it is Python's: from scaling_algebra import {args[0]}{BESIDE.get(args[0], '')}."
+                hint = (
+                    f"; {args[0]} is a Python function: from scaling_algebra import {args[0]}{BESIDE.get(args[0], '')}."
+                )
             raise UsageError(f"no command named {args[0]!r}{hint} known: {', '.join(MODULES)}")
         return super().resolve_command(ctx, args)
 
@@ -161,7 +165,9 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {describe_cause(error)}; make room, or choose another place", 2)
     except SystemExit as stop:  # raised by foreign code
-        return _fail(f"foreign code ended the program with exit code {quote_value(stop.code)}; it must return", 2)
+        return _fail(
+            f"the user's code ended the program with exit code {quote_value(stop.code)}; let it return instead", 2
+        )
     except RecursionError:
         return _fail("the network is too deep; write equal layers once, with an index of axis L", 2)
     except Exception as error:

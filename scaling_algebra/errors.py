@@ -103,7 +103,7 @@ def guard_foreign_code(where: str | Callable[[], str], instead: str = "") -> Ite
         with forbid_exit(), redirect_stdout(sys.stderr):
             yield
         if _reopen_streams():
-            raise ValueError("it closed standard output")
+            raise ValueError("it closed the standard output")
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:

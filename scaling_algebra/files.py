@@ -68,11 +68,11 @@ def parse_toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any
     """
     keys = (part for line in text.splitlines() for part in line.split("=")[:-1] or [line])
     if any(part.count(".") > DOTS for part in keys):
-        raise UsageError(f"this TOML has a key with more than {DOTS} dots; use fewer")
+        raise UsageError(f"a key has more than {DOTS} dots; nest fewer tables")
     try:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"this is not TOML: {error}") from None
+        raise UsageError(f"this is not valid TOML: {error}") from None
 
 
 def load_shipped_toml(package: str, name: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def import_python(where: str) -> Any:
     folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:
-        with guard_foreign_code(where, "; it must run by itself"):
+        with guard_foreign_code(where, "; the file must run without errors when it is imported"):
             spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
             if spec is None:
                 return importlib.import_module(where)

@@ -104,7 +104,7 @@ def check_line(label: str, text: str, most: int = LINE) -> str:
     if len(text) > most:
         raise UsageError(f"{label} has {len(text)} characters; give at most {most}")
     if strange := next((x for x in text if not x.isprintable()), ""):
-        raise UsageError(f"{label} holds {strange!a}; it must be one line of characters that can be printed")
+        raise UsageError(f"{label} holds {strange!a}; give one line of printable characters")
     return text
 
 

@@ -64,7 +64,7 @@ def supervise(what: str, run: Callable[[], object]) -> int:
         return 130
     code = os.waitstatus_to_exitcode(status)
     how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-    said = f"{what} ended the program before there was an answer, {how}; its code must return"
+    said = f"the code of {what} ended the program before there was an answer, {how}; let it return instead"
     sys.stderr.write(f"scalecalc: {''.join(x if x.isprintable() else ascii(x)[1:-1] for x in said)}\n")
     return 2
 

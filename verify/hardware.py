@@ -25,11 +25,11 @@ that of allocating memory."""
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device and a limit on its memory.
+    """A device, with a limit on the memory that training may use on it.
 
     Attributes:
         device: name in torch: ``cpu``, ``cuda`` or one of several, ``cuda:3``.
-        most: maximum memory (bytes) for the replicas trained at once; None for the default.
+        most: maximum memory in bytes for the replicas trained at the same time; None for the default.
     """
 
     device: str = "cpu"
@@ -58,7 +58,8 @@ class Hardware:
 
     @property
     def room(self) -> int:
-        """Memory (bytes) for the replicas trained at once."""
+        """Amount of memory in bytes that may be used for the replicas trained together: the limit ``most``, or a
+        default."""
         free = CHUNK
         if self.device != "cpu":
             kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)

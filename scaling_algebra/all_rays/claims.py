@@ -1,9 +1,9 @@
-"""Claims about all rays of a network: theorems about each cone, and the theorem that the cones cover all rays.
+"""Theorems about all rays of a network: one or two for each cone, and one that the cones cover all rays.
 
 Whether a formula meets every demand on a cone is decided at the rays that span the cone (``solver/convexity.py``).
-Whether nothing else does, or nothing at all, is decided by z3, with the rates and the exponents as unknowns together.
-The engine examines the candidates that z3 proposes on their rays. The monomial that violates a demand there is linear
-in rates and exponents, so that it excludes points on every ray; this is repeated until no candidate is left.
+Whether it is the only one, or whether there is none, is decided by z3, with the rates and the exponents as unknowns. z3
+proposes a ray with parameters, and the engine examines it. The monomial that violates a demand there is linear in rates
+and exponents, so that it excludes points on every ray; this is repeated until no candidate is left.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ RAYS = "the rays"
 
 @dataclass(frozen=True)
 class Region:
-    """The rays that satisfy some inequalities and lie outside some pieces.
+    """The rays that satisfy some inequalities and lie in none of some cones.
 
     Attributes:
         sides: the inequalities.
         fixed: axes that do not grow on these rays; all others do.
-        outside: the pieces.
+        outside: the cones that are excluded.
     """
 
     sides: Sides
@@ -61,14 +61,14 @@ class Region:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer to one question.
+    """The answer to the question whether a theorem is true.
 
     Attributes:
-        verdict: ``proved``, ``refuted`` or ``undecided``. If no parameters should meet the demands, ``refuted`` means
-            that ``why`` names some that do.
+        verdict: ``proved``, ``refuted`` or ``undecided``. A theorem that no parameters meet the demands is ``refuted``
+            if ``why`` names some that do.
         core: the desiderata that together exclude all parameters.
         clauses: the unsatisfiable system.
-        why: the reason or the evidence in words.
+        why: the evidence, or the reason why the theorem is undecided.
     """
 
     verdict: Literal["proved", "refuted", "undecided"]
@@ -104,9 +104,10 @@ class Theorem:
 
 
 def list_faces(whole: Face) -> list[Face]:
-    """Divides all rays of a network by the numbers of experts that are fixed, for which gates do not average out.
+    """Divides all rays of a network into faces, by which numbers of experts are fixed: for these, gates do not average
+    out.
 
-    The rays on which a token is routed to few of the experts form another face, except for parameterizations with
+    Rays on which a token is routed to few of the experts (K < M) form another face, except for parameterizations with
     interventions, which are not derived there.
     """
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
@@ -142,12 +143,12 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
-        return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
+        return Decision("proved", why=f"checked on the rays that span the cone: {shown}")
     return Decision("undecided" if why.undecided else "refuted", why=why.reason)
 
 
 def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
-    """Decides whether no parameters in a region meet the demands.
+    """Decides whether no parameters on the rays of a region meet the demands.
 
     With an epsilon the proof also uses mu-3, by which training is gradient descent.
 
@@ -155,11 +156,11 @@ def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence
         face: the rays, parameterization and optimizer.
         structure: interventions of the parameterization.
         where: the region.
-        atoms: constraints of which the parameters must meet at least one; by default there are none.
+        atoms: constraints at least one of which the parameters must meet; by default there are none.
     """
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
-        reason = "upper bounds for all rays do not count layers"
+        reason = "the number of layers L grows, which upper bounds for all rays do not support"
     if reason:
         return Decision("undecided", why=reason)
     decision = decide_nowhere(face.network, face.rule, structure, where, atoms)
@@ -167,9 +168,9 @@ def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence
 
 
 def exclude_formula(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
-    """Returns constraints of which all parameters that differ from a formula meet at least one.
+    """Returns constraints at least one of which holds for all parameters other than those of a formula.
 
-    With an epsilon, the constraints on learning rates are about learning rate over epsilon.
+    With an epsilon, the constraints on learning rates are about the quotient of learning rate and epsilon.
     """
     plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
@@ -190,7 +191,7 @@ def decide_cover(face: Face, parts: Sequence[Sides]) -> Decision:
     model = ClauseSolver(system).model()
     if model is None:
         return Decision("proved", clauses=tuple(system))
-    return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
+    return Decision("refuted", why="no cone contains the ray " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
 
 
 def decide_nowhere(
@@ -208,7 +209,7 @@ def decide_nowhere(
         parameterization: the parameterization.
         structure: its interventions.
         where: the region.
-        apart: constraints of which the parameters must meet at least one, so that they are not those of a formula.
+        apart: constraints at least one of which the parameters must meet; used to exclude those of a formula.
         demands: the demands; by default all of the parameterization.
     """
     demands = parameterization.list_demands(network, structure) if demands is None else demands
@@ -233,7 +234,7 @@ def decide_nowhere(
             return None
         demand, form, why = failed
         if form is None:
-            raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
+            raise Undecided(f"on {ray} {why}, but the bounds that hold on all rays do not show this")
         return Clause(demand.label, (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
 
     try:
@@ -275,9 +276,10 @@ def _list_clauses(
 
 
 def _state_theorems(face: Face) -> Iterator[Theorem]:
-    """Yields the theorems about a face.
+    """Yields the theorems about a face: all rays of a network on which the same axes are fixed.
 
-    On each piece with a formula, it exists and is unique; elsewhere there is none; and the pieces cover all rays.
+    For each cone with a formula: the formula meets all demands there, and nothing else does. For the remaining rays: no
+    parameters do. And the cones cover all rays.
     """
     title, suffix, parts = face.rule.title, _name_suffix(face), cover_rays(face)
     solved = tuple(p for p in parts if p.scaling is not None)
@@ -290,7 +292,7 @@ def _state_theorems(face: Face) -> Iterator[Theorem]:
         yield theorem(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if not face.routed:  # clauses are for K = M
             unique = partial(decide_none, face, p.structure, where, exclude_formula(face, p.scaling))
-            yield theorem(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+            yield theorem(f"{p.name} unique{suffix}", f"no {what} other than formula {p.name}", decide=unique)
     if face.routed:
         return
     elsewhere = Region((), face.fixed, solved)

@@ -98,17 +98,17 @@ class Face:
         ahead: int = 0,
         looks: Looks | None = None,
     ) -> Failure | None:
-        """Tests whether a formula meets every demand on the cone spanned by rays (``cone_holds``).
+        """Finds a ray in the cone spanned by some rays where a formula violates a demand (``cone_holds``).
 
         Args:
             scaling: the formula.
             structure: interventions of the parameterization.
-            rays: rates of the axes on each ray.
-            ahead: as for ``cone_holds``.
+            rays: rates of the axes on each spanning ray.
+            ahead: number of further updates for which O(1) is examined, too.
             looks: cache of analyses, which several calls may share.
 
         Returns:
-            The reason why it does not; None if it does.
+            The reason why the formula fails; None if it meets every demand on the whole cone.
         """
         looks = looks or Looks(self.network, self.routed)
         return cone_holds(scaling, self.optimizer, self.rule, [*map(self.ray, rays)], structure, ahead, looks)

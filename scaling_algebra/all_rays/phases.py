@@ -40,18 +40,18 @@ Corners = tuple[Point2, ...]
 
 @dataclass(frozen=True)
 class MapCell:
-    """A polygon of the map, or a piece of a wall between other walls, with the formula that holds on it.
+    """A polygon of the map, or a segment of a wall, with the formula that is valid on it.
 
     Attributes:
         title: ``cell A``, ``cell B``, ... (polygons with the same formula have the same name), or ``wall M = N``.
-        corners: vertices in the plane, in order; the two ends of a piece of a wall.
-        sides: the side of every wall on which it lies, e.g. ``M + N_e >= N``.
-        ray: a ray inside, at which the solver was applied if ``holds`` is false.
+        corners: vertices in the plane, in order; for a segment its two ends.
+        sides: for every wall the side on which the cell lies, such as ``M + N_e >= N``.
+        ray: a ray inside, for which the parameterization was derived if ``holds`` is false.
         scaling: the formula; None if the search found none.
         structure: interventions of the parameterization.
         why: the demand that fails without interventions, if there is no formula.
-        holds: whether the formula is proved to meet every demand on all of the cell.
-        also: names of cells with another formula that is proved on all of this cell, so that there is more than one.
+        holds: whether the formula is proved to meet every demand on the whole cell.
+        also: names of cells with another formula that is proved on the whole cell, too.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Phases(Rendered):
         """Title of the report."""
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
         who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
-        return f"{who}: rates of N_e and M where N = 1 and K = M"
+        return f"{who}: map of the rates of N_e and M, for rate 1 of N and K = M"
 
 
 def phases(
@@ -145,7 +145,7 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """Returns the pieces that cover all of a polygon or segment."""
+        """Returns the cones that contain the whole polygon or segment."""
         rates = [tuple(_rates_at(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -156,7 +156,8 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
-        """Solves a ray inside a polygon or segment; returns the solution, and the reason if there is none."""
+        """Derives the parameterization on a ray inside a polygon or segment; returns it, and the reason if there is
+        none."""
         solution, why = face.solve(Ray(_rates_at(find_inner_point(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
@@ -181,7 +182,8 @@ _phases = lru_cache(maxsize=16)(compute_map)
 
 
 def find_inner_point(corners: Sequence[Point2]) -> Point2:
-    """Returns a point inside a convex polygon or segment, which avoids simple lines: a weighted mean of the corners."""
+    """Returns a point inside a convex polygon or segment: a mean of the corners, weighted so that it lies on no
+    simple line."""
     weights = [Fraction(1, k + 7) for k in range(len(corners))]
     x, y = (sum((w * c[k] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / sum(weights) for k in (0, 1))
     return x, y

@@ -15,9 +15,9 @@ from .presentation import describe_span, describe_status
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414
 _FILL = ("#dbe9f6", "#e5f5e0", "#fee6ce", "#efedf5", "#fde0dd", "#f0f0f0", "#fff7bc", "#e0f3f8")
 _WALLS = {
-    "beside": ('stroke="#222" stroke-width="2.5"', "{} exists on this wall and beside it"),
-    "only": ('stroke="#1b7837" stroke-width="5"', "{} exists on this wall, and on neither side"),
-    "none": ('stroke="#777" stroke-width="1.5" stroke-dasharray="5 4"', "wall on which no {} is found"),
+    "beside": ('stroke="#222" stroke-width="2.5"', "{} exists on this wall and on both sides of it"),
+    "only": ('stroke="#1b7837" stroke-width="5"', "{} exists on this wall, but on neither side of it"),
+    "none": ('stroke="#777" stroke-width="1.5" stroke-dasharray="5 4"', "no {} was found on this wall"),
 }
 """Stroke of each kind of wall, with its line in the legend."""
 _REGIME, _FAMILY = "#b2182b", "#2166ac"
@@ -145,13 +145,17 @@ def _draw_legend(p: Phases) -> list[str]:
     lines: list[tuple[str, str]] = []
     for cell in p.cells:
         swatch = f'<rect x="2" y="-6" width="26" height="12" fill="{_choose_fill(cell)}" stroke="#999"/>'
-        text = f"{cell.name}: {', '.join(cell.inequalities)}" if cell.scaling else f"none: no {who} found inside"
+        text = (
+            (f"{cell.name}: {', '.join(cell.inequalities)}")
+            if cell.scaling
+            else f"none: no {who} was found inside this cell"
+        )
         lines += [] if any(swatch == shown for shown, _ in lines) else [(swatch, text)]
     for look, text in (x for kind, x in _WALLS.items() if kind in kinds):
         lines.append((f'<line x1="2" y1="0" x2="28" y2="0" {look}/>', text.format(who)))
     lines.append((f'<circle cx="15" cy="0" r="6" fill="{_REGIME}"/>', "regime of the MSSP paper"))
     mark = f'<path d="M 15 -6 l 6 11 l -12 0 z" fill="{_FAMILY}"/>'
-    lines.append((mark, "model family, estimated from its members' shapes"))
+    lines.append((mark, "model family; rates estimated from the shapes of its members"))
     places = (f"translate(4 {_HEIGHT + 11 + 20 * k})" for k in range(len(lines)))
     return [
         f'<g transform="{at}">{x}<text x="36" y="4">{escape(text)}</text></g>'

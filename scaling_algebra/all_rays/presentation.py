@@ -71,14 +71,14 @@ def phases(p: Phases) -> Document:
     shown = []
     for f in load_families():
         text = ", ".join(f"{axis} {f.rates[axis]:.2f}" for axis in PLANE_AXES if f.rates)
-        shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
+        shown.append(f"{f.name}: {text or 'no ray, because it has one member or N did not grow'}")
     title = "model families (estimated between first and last member)"
     blocks += [Heading(title, 2), Lines.of(*shown, listed=True)]
     if (inside := next((c for c in (*p.cells, *p.edges) if c.scaling is not None), None)) is not None:
         of = f"--parameterization {p.parameterization.name} --optimizer {p.optimizer.name}"
         of += f" --epsilon {p.optimizer.regime}" if p.optimizer.regime not in (None, "derived") else ""
         ray = _format_rates(p.at(mean_corner(inside.corners)))
-        blocks += [Heading("numbers on one ray, and why", 2)]
+        blocks += [Heading("the numbers on one ray, with reasons", 2)]
         blocks += [Lines.of((f"{inside.title}: ", Code(f"scalecalc derive --ray {ray} {of}")), listed=True)]
     return Document(tuple(blocks), _make_record(p))
 
@@ -91,9 +91,9 @@ def make_formula_table(s: Scaling, columns: tuple[str, ...] = ("init std", "lr",
 def describe_status(cell: MapCell) -> str:
     """Describes whether the formula of a cell or edge is proved on all of it, or why there is no formula."""
     if cell.scaling is None:
-        return f"none found at {_format_rates(cell.ray)}: {cell.why}"
-    extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_format_rates(cell.ray)} alone"
-    return f"{extent}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
+        return f"no parameterization was found at {_format_rates(cell.ray)}: {cell.why}"
+    extent = "proved on the whole cell" if cell.holds else f"UNDECIDED: only checked at {_format_rates(cell.ray)}"
+    return f"{extent}; {cell.structure}" + "".join(f"; the formula of cell {x} is proved here, too" for x in cell.also)
 
 
 def describe_span(e: MapCell) -> str:
@@ -111,7 +111,7 @@ def _format_edge(e: MapCell) -> Piece:
         return "none found"
     stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
     text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
-    doubt = "" if e.holds else f"UNDECIDED, found at {_format_rates(e.ray)} alone: "
+    doubt = "" if e.holds else f"UNDECIDED, only checked at {_format_rates(e.ray)}: "
     return typeset(f"{doubt}{e.structure}: {text}")
 
 

@@ -65,9 +65,9 @@ class Theorems(Rendered):
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in find_aggregations(network) for m in s.multipliers}
         also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in find_free_multipliers(network)]
-        few = " unless K < M is said" if any(x.routed for x in self.items) else ""
-        gates = ", gates held at mean and slope" if any(s.gates for s in network.functions) else ""
-        layers = ", layers of a stream deviate from it once" if "L" in self.whole.axes else ""
+        few = " unless a statement says K < M" if any(x.routed for x in self.items) else ""
+        gates = ", gates replaced by their mean and slope" if any(s.gates for s in network.functions) else ""
+        layers = ", each layer is linear in the deviation of the residual stream" if "L" in self.whole.axes else ""
         lines = [
             f"axes grow as {grown}{' with K = M' if 'M' in self.whole.axes else ''}{few}; a rate stands for its axis",
             f"rays are those on which {self.whole.axes[0]} grows",

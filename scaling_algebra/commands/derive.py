@@ -46,11 +46,13 @@ from .options import (
 
 TERMINAL = ""
 """The format of text on a terminal, which is brief; every other format is complete."""
-MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
-PROOF = "proof that nothing else meets the demands: --prove"
-OPEN = "more work: --effort; none of these numbers: --strict"
-WAYS = f"functions that stand in the way: --without {EACH}; "
-TAILS = "bounded_softmax (topk_bounded_softmax) in the equations assumes that logits stay bounded"
+MSSP = "for MSSP instead of muP: --parameterization mssp"
+PROOF = "to prove that this is the only parameterization: --prove"
+OPEN = "to search longer: --effort; to reject numbers that are not certified: --strict"
+WAYS = f"to find the functions that prevent a certificate: --without {EACH}; "
+TAILS = (
+    "to assume that the logits of a softmax stay bounded: write bounded_softmax (topk_bounded_softmax) in the equations"
+)
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
@@ -73,31 +75,44 @@ EXIT_CODES = {True: 0, False: 1, None: 3}
 )
 @WHERE
 @with_network
-@parameterization_option(default=None, show_default=False, help="Parameterization; without it muP, of moe MSSP, too.")
+@parameterization_option(
+    default=None, show_default=False, help="Parameterization.  [default: mup; for the MoE block also mssp]"
+)
 @READOUT_INIT
 @GIVEN
 @GAUGE
-@click.option("--why", is_flag=True, help="Also the reason of each number, and what the assumptions mean.")
-@click.option("--exponents", is_flag=True, help="Also b, c, d: init std n^-b, learning rate n^-c, epsilon n^-d.")
-@click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
+@click.option("--why", is_flag=True, help="Also print the reason for each number, and the meaning of the assumptions.")
+@click.option(
+    "--exponents",
+    is_flag=True,
+    help="Also print the exponents b, c, d: init std n^-b, learning rate n^-c, epsilon n^-d.",
+)
+@click.option(
+    "--prove",
+    "proving",
+    is_flag=True,
+    help="Prove that this is the only parameterization that meets the desiderata, or that none exists.",
+)
 @click.option(
     "--without",
     "left_out",
     multiple=True,
     metavar="NAME",
-    help="Leave a function out: --without phi derives as if phi were its argument (repeatable); "
-    f"--without {EACH} does so for every function in turn, and says what changes.",
+    help=f"Derive as if a function were the identity: --without phi (repeatable). --without {EACH} does so for every "
+    "function in turn and prints what changes.",
 )
 @SMTLIB
 @combine_options(STRICT, UNASSUMING)
 @click.option(
-    "--effort", is_flag=True, help="Search on where a demand is undecided (as for stack2): minutes, not seconds."
+    "--effort",
+    is_flag=True,
+    help="Continue the search if a desideratum is undecided, with larger budgets: minutes instead of seconds.",
 )
 @click.option(
     "--table-only",
     "alone",
     is_flag=True,
-    help="The table, its multipliers, and nothing else: muP's with what MSSP changes in a column, as on a terminal.",
+    help="Print only the table and the multipliers, as on a terminal: muP, with a column for what MSSP changes.",
 )
 @prints_answer()
 def command(
@@ -127,18 +142,20 @@ def command(
     if smtlib and not proving:
         raise UsageError("--smtlib needs --prove")
     if (strict or bare) and proving:
-        raise UsageError("--strict and --no-assumptions are about what is derived; leave out --prove")
+        raise UsageError("--strict and --no-assumptions have no effect with --prove; leave out one of them")
     if proving and (unread := where["network"].unread):
-        raise UsageError(f"{unread}; of this module shapes alone are known, which prove nothing")
+        raise UsageError(
+            f"{unread}; this module is known by the shapes of its parameters only, and --prove needs its equations"
+        )
     if each and (proving or strict or bare or alone or gauge != OWN or len(left_out) > 1):
         others = "--prove, --strict, --no-assumptions, --table-only, --gauge and other names"
-        raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
+        raise UsageError(f"--without {EACH} derives once per function and takes no {others}; leave them out")
     if alone and proving:
-        raise UsageError("--table-only prints no proof; leave out --prove")
+        raise UsageError("--table-only does not print proofs; leave out --prove")
     check_output(smtlib, "text", "--smtlib")
     form = _choose_format()
     if alone and form == "json":
-        raise UsageError("json is complete; leave out --table-only")
+        raise UsageError("--format json always has all entries; leave out --table-only")
     if left_out and not each:
         from scaling_algebra.explanations.obstacles import without
 
@@ -191,7 +208,11 @@ def _list_map_cells(configurations: Sequence[Configuration]) -> list[str]:
     from scaling_algebra.page.maps import locate_ray
 
     asked = {f"--parameterization {c.parameterization.name} --optimizer {c.optimizer.name}": c for c in configurations}
-    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := locate_ray(c))]
+    return [
+        f"position on the map of rays (scalecalc rays {words}): {where}"
+        for words, c in asked.items()
+        if (where := locate_ray(c))
+    ]
 
 
 def _choose_format() -> str:
@@ -209,11 +230,11 @@ def _derive(
     Args:
         configurations: the configurations.
         gauge: the gauge of the printed powers.
-        strict: report a derivation as undecided unless it is certified.
-        bare: report a derivation as undecided if it rests on assumptions beyond power counting.
+        strict: whether to print numbers only if all are certified.
+        bare: whether to print numbers only if they need no assumption beyond power counting.
 
     Returns:
-        The derivations, with a record in place of each that failed or is undecided, and the exit codes.
+        The derivations, with a JSON record in place of each that is missing or refused, and the exit codes.
     """
     found, codes = list[Derivation | Document](), [0]
     for configuration in configurations:
@@ -229,7 +250,7 @@ def _derive(
         left = d.level.lines if d.level is not None else ()
         codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
-            why = left[0] if left else f"since it assumes {join_assumptions(d.assumes)}"
+            why = left[0] if left else f"because it assumes {join_assumptions(d.assumes)}"
             codes.append(3)
             found.append(_report_undecided(configuration, why))
         else:
@@ -238,10 +259,10 @@ def _derive(
 
 
 def _with_either_epsilon(configuration: Configuration) -> Derivation:
-    """Derives a configuration; if this fails and --epsilon is not given, derives it with a negligible epsilon.
+    """Derives a configuration; if there is no parameterization and --epsilon is not given, tries a negligible epsilon.
 
     Raises:
-        NotFound: neither exists.
+        NotFound: there is no parameterization with either epsilon.
     """
     try:
         return derive(configuration)
@@ -254,11 +275,11 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
         except NotFound:
             raise error from None
         found = (
-            "so do these with --epsilon negligible"
+            "the numbers below have --epsilon negligible and miss it, too"
             if d.level is not None and d.level.failed
-            else "found with --epsilon negligible"
+            else "the numbers below have --epsilon negligible"
         )
-        click.echo(f"scalecalc: epsilon derived: {error.failure}; {found}", err=True)
+        click.echo(f"scalecalc: no parameterization with --epsilon derived: {error.failure}; {found}", err=True)
         return d
 
 
@@ -273,8 +294,8 @@ def report_missing(error: NotFound) -> tuple[int, Document]:
 
     verdict, line = prove_missing(error)
     c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
-    hint = f"; derive --without {EACH} names functions that stand in the way" if functions(c.network) else ""
-    hint += "; --effort searches on" if error.undecided and not c.effort else ""
+    hint = f"; derive --without {EACH} names the functions that prevent an answer" if functions(c.network) else ""
+    hint += "; --effort searches longer" if error.undecided and not c.effort else ""
     click.echo(f"scalecalc: {line}{'' if decided else hint}", err=True)
     return (1 if decided else 3), _make_record(c, False if decided else None, verdict.upper(), line)
 
@@ -331,7 +352,7 @@ def _prove(
         contradicts = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
         if derived is not None and standard and proof.unique is not None and contradicts:
             name = configuration.parameterization.name
-            raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
+            raise Infeasible(f"{name}: the derivation and the proof of uniqueness disagree (please report)")
         codes.append(EXIT_CODES[proof.unique])
         scripts.append(scripts_of(proof))
         shown = None if derived is None else above([derived]) if above else derived.document()
@@ -340,5 +361,5 @@ def _prove(
         if systems := RESET.join(filter(None, scripts)):
             write_text(file, systems)
         else:
-            click.echo("scalecalc: nothing was decided, so there is nothing to write to the file", err=True)
+            click.echo("scalecalc: --smtlib: no proof was found, so no file is written", err=True)
     return documents, 1 if 1 in codes else max(codes)

@@ -17,7 +17,9 @@ from .options import COMPLETED, Answer, Verb, format_examples, prints_answer, wi
 @click.command(
     "explain",
     cls=Verb,
-    forms={"--formula": ("The size as a maximum of monomials, on every ray.", "scaling_algebra.commands.formula")},
+    forms={
+        "--formula": ("Print the size as a formula that is valid on every ray.", "scaling_algebra.commands.formula")
+    },
     epilog=format_examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd",

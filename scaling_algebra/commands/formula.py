@@ -28,7 +28,10 @@ SYMPY = "sympy"
 @with_network
 @READOUT_INIT
 @click.option(
-    "--structure", default="", metavar="TEXT", help="Interventions: 'tied expert_in', 'zero router, tied expert_out'."
+    "--structure",
+    default="",
+    metavar="TEXT",
+    help="Tensors that start at zero, or alike for all experts: 'tied expert_in', 'zero router, tied expert_out'.",
 )
 @click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
 @prints_answer({SYMPY: ""})

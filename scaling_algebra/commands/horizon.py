@@ -46,7 +46,7 @@ def answer_horizon(
         numbers = {name: (factor, _apply_factor(name, factor, values, h.compounds)) for name, factor in factors.items()}
         for name in values:
             if name not in factors:
-                raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
+                raise UsageError(f"--base has {name}, which no invariant of {optimizer} determines; leave it out")
     return h.document(numbers, experts), 1 if h.conflicts else 0
 
 
@@ -62,7 +62,9 @@ def parse_change(label: str, text: str | None) -> tuple[float, float]:
     try:
         before, after = (parse_real(part) for part in text.split(":"))
     except (ValueError, OverflowError):
-        raise UsageError(f"--{label} is {text!r}; give two numbers, as 256:1024") from None
+        raise UsageError(
+            f"--{label} is {text!r}; give the value at the base and at the target, such as 256:1024"
+        ) from None
     if not 0 < before < 1e30 or not 0 < after < 1e30 or max(before / after, after / before) > 1e30:
         raise UsageError(f"--{label} is {text!r}; give two positive numbers below 1e30")
     return before, after
@@ -77,11 +79,11 @@ def _parse_base(text: str) -> dict[str, float]:
         try:
             value = parse_real(number)
         except (ValueError, OverflowError):
-            raise UsageError(f"{name} in --base is {number!r}, which is no number") from None
+            raise UsageError(f"{name} in --base is {number!r}; give a number") from None
         value = 1 - value if name.startswith("beta") else value
         if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
-            limits = "rates are above 0 and below 1e30, betas from 0 to below 1"
-            raise UsageError(f"{name} in --base is {number}, out of range; {limits}")
+            limits = "give a rate above 0 and below 1e30, or a beta of at least 0 and below 1"
+            raise UsageError(f"{name} in --base is {number}; {limits}")
         values[BASE[name]] = value
     return values
 
@@ -102,5 +104,8 @@ def _apply_factor(name: str, factor: float, values: dict[str, float], compounds:
     value = values[name] * factor
     if name.startswith("one_minus_beta") and value > 1:
         beta = name.removeprefix("one_minus_")
-        raise UsageError(f"1 - {beta} would become {value:.4g}, above 1: so large a batch cannot keep what is held")
+        raise UsageError(
+            f"the target's 1 - {beta} would be {value:.4g}, above 1: the batch grows too much to keep these "
+            "invariants; choose a smaller target for --batch, or other invariants (--hold)"
+        )
     return value

@@ -17,10 +17,13 @@ from .options import Answer, Verb, format_examples, prints_answer
     cls=Verb,
     forms={
         "--fit": (
-            "Parameters from a table of runs: law NAME --fit RUNS.csv.",
+            "Fit the parameters to a table of runs: law NAME --fit RUNS.csv.",
             "scaling_algebra.verify.commands.fit_law",
         ),
-        "--fit-rate": ("The best rate at each size, from runs.", "scaling_algebra.verify.commands.fit_rate"),
+        "--fit-rate": (
+            "Fit the best learning rate at each size: law --fit-rate RUNS.csv.",
+            "scaling_algebra.verify.commands.fit_rate",
+        ),
     },
     epilog=format_examples(
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
@@ -32,17 +35,45 @@ from .options import Answer, Verb, format_examples, prints_answer
     ),
 )
 @click.argument("what", metavar="SUM|NAME|FILE.toml")
-@click.option("--min", "minimise", default="", metavar="NAMES", help="Of a sum: quantities to choose, e.g. N or N,D.")
-@click.option("--in", "grows", default="", metavar="NAMES", help="Of a sum: what grows, the answer's powers.")
 @click.option(
-    "--constraint", "constraints", multiple=True, metavar="RELATION", help='"C = n*N", "k <= M" (repeatable).'
+    "--min",
+    "minimise",
+    default="",
+    metavar="NAMES",
+    help="For a sum: quantities over which it is minimised, such as N or N,D.",
 )
-@click.option("--fixed", default="", metavar="NAMES", help="Positive constants, kept in prefactors.")
-@click.option("--at", "values", default="", metavar="VALUES", help="Of parameters, constants, quantities: d=32,S=M.")
-@click.option("--reach", metavar="MONOMIAL", help="Also the size at which the minimum equals this: 0.01, eps**2.")
-@click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
-@click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
-@click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
+@click.option(
+    "--in", "grows", default="", metavar="NAMES", help="For a sum: quantities that grow; the answer is a power of them."
+)
+@click.option(
+    "--constraint",
+    "constraints",
+    multiple=True,
+    metavar="RELATION",
+    help='Constraint between quantities, such as "C = n*N" or "k <= M" (repeatable).',
+)
+@click.option("--fixed", default="", metavar="NAMES", help="Names in the sum that are positive constants.")
+@click.option(
+    "--at",
+    "values",
+    default="",
+    metavar="VALUES",
+    help="Values of parameters, constants or quantities, such as d=32,S=M.",
+)
+@click.option(
+    "--reach",
+    metavar="MONOMIAL",
+    help="Also print the size at which the minimum equals this value, such as 0.01 or eps**2.",
+)
+@click.option("--axis", metavar="NAME", help="For a law with several axes: the axis to answer in full.")
+@click.option(
+    "--invert",
+    metavar="NAME=VALUE",
+    help="For a law: print the parameter for which an exponent has this value, such as alpha_N=0.076.",
+)
+@click.option(
+    "--drop", multiple=True, metavar="NAME", help="For assumptions: name of an assumption to ignore (repeatable)."
+)
 @prints_answer()
 def command(
     what: str, minimise: str, grows: str, fixed: str, values: str, invert: str | None, **more: Any
@@ -65,7 +96,9 @@ def command(
     a = law(what, at=at, **more)
     if invert is not None:
         if not isinstance(a, LawAnswer):
-            raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
+            raise UsageError(
+                "--invert needs a law with named exponents; give a shipped law (scalecalc list), or a TOML file"
+            )
         ((of, number),) = parse_pairs("--invert", [invert], "alpha_N=0.076").items()
         a = law(what, at=at | invert_exponent(a, of, number), **more)
     return a.document(), 1 if isinstance(a, Windows) and a.core else 0
@@ -75,5 +108,7 @@ def parse_names(text: str) -> list[str]:
     """Parses ``N, D`` to a list of names."""
     values = [x.strip() for x in text.split(",")] if text.strip() else []
     if wrong := [x for x in values if not (x.isascii() and x.isidentifier())]:
-        raise UsageError(f"{wrong[0]!r} in {text!r} is no name of a quantity; give names with commas between, as N,D")
+        raise UsageError(
+            f"{wrong[0]!r} in {text!r} is not the name of a quantity; give names separated by commas, such as N,D"
+        )
     return values

@@ -10,7 +10,7 @@ import click
 
 from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, REGIMES, describe_axis
 from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, TERMS
@@ -34,7 +34,7 @@ from .options import choose_network, find_traced, format_examples, network_optio
     ),
 )
 @network_options()
-@click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
+@click.option("--glossary", is_flag=True, help="Explain every term, quantity, desideratum and mechanism.")
 @prints_answer()
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
     """List every name the other commands accept; or, of one network, its equations and quantities.
@@ -45,7 +45,7 @@ def command(architecture: str | None, network: Path | None, glossary: bool) -> D
     if find_traced() is not None and not glossary:
         return "\n".join([str(find_traced().text).rstrip(), *(f"# {line}" for line in find_traced().model.lines)])
     if glossary and shown is not None:
-        raise UsageError("--glossary is about no network; leave out --architecture and --network")
+        raise UsageError("--glossary takes no network; leave out --architecture and --network")
     return glossary_document() if glossary else names_document() if shown is None else network_document(shown)
 
 
@@ -119,7 +119,7 @@ def glossary_document() -> Document:
 
 
 def _list_formulas(network: Network) -> dict[str, str]:
-    return {q.name: q.formula for q in quantities(network).values()}
+    return {q.name: q.formula for q in list_quantities(network).values()}
 
 
 def _format_rates(rates: Mapping[str, Any]) -> str:

@@ -44,12 +44,12 @@ Command = Callable[..., Any]
 
 
 class Verb(click.Command):
-    """A command with several forms, each in a module of its own.
+    """A command with several forms, such as ``explain`` and ``explain --formula``, each in a module of its own.
 
-    A flag (``explain --formula``) or the first word (``study transfer``) chooses the form.
+    The form is chosen by a flag (``explain --formula``) or by the first word (``study transfer``).
 
     Args:
-        forms: for each flag or word its help text and its module.
+        forms: for each flag or word its help text and the module of its form.
     """
 
     def __init__(self, *arguments: Any, forms: Mapping[str, tuple[str, str]], **more: Any) -> None:
@@ -81,7 +81,7 @@ class Verb(click.Command):
             if not others:
                 raise
             here = " ".join(filter(None, (self.name, flag)))
-            raise UsageError(f"{here} takes no {name}, which goes with {' and '.join(others)}") from None
+            raise UsageError(f"{here} does not take {name}; use it with {' or '.join(others)}") from None
 
 
 class QuestionFlag(click.Option):
@@ -150,7 +150,7 @@ class Count(click.ParamType[int]):
                 value = limits.parse_integer(value)
             except ValueError as error:
                 between = f"{self.least} to {self.most}"
-                raise UsageError(f"{label} is {value!r}, {error}; give a number from {between}") from None
+                raise UsageError(f"{label} is {value!r}, {error}; give an integer from {between}") from None
         return limits.check_range(label, value, self.least, self.most)
 
 
@@ -200,9 +200,9 @@ def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
 
 
 def _list_quantities() -> Iterable[str]:
-    from scaling_algebra.dynamics.quantities import quantities
+    from scaling_algebra.dynamics.quantities import list_quantities
 
-    return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
+    return list_quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
 
 
 COMPLETED = complete_names(_list_quantities)
@@ -235,8 +235,8 @@ def optimizer_option(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Co
         show_default=True,
         callback=lambda ctx, param, value: ",".join(value),
         metavar="NAME",
-        help="Optimizer, of all tensors or of each: adamw,expert_in=muon (repeatable). muon+adamw: muon for the "
-        "matrices of hidden layers and experts, adamw for the rest.",
+        help="Optimizer of all tensors, or of single ones: adamw,expert_in=muon (repeatable). muon+adamw: muon for "
+        "the matrices of hidden layers and experts, adamw for the rest.",
     )
 
 
@@ -246,7 +246,8 @@ OPTIMIZER = combine_options(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
         metavar="NAME",
-        help="Adam's epsilon: derived scales as the gradients (the default); negligible stays far below, as 1e-8.",
+        help="Adam's epsilon: derived (the default) scales it as the gradients; negligible keeps it far below them, "
+        "such as 1e-8.",
     ),
 )
 WHERE = combine_options(
@@ -254,13 +255,13 @@ WHERE = combine_options(
         "--regime",
         type=Name("regime", REGIMES),
         metavar="NAME",
-        help="I: width and expert width grow; II: width and experts; III: all three.",
+        help="Which axes grow. I: width and expert width; II: width and number of experts; III: all three.",
     ),
     click.option(
         "--ray",
         metavar="RATES",
-        help="Instead of a regime, how each axis of the network grows: N=1,N_e=1/2,M=3/2; K=1/2 for fewer active "
-        "experts.",
+        help="Instead of a regime: the rate at which each axis grows, N=1,N_e=1/2,M=3/2. K=1/2: active experts grow "
+        "more slowly.",
     ),
     OPTIMIZER,
 )
@@ -282,7 +283,8 @@ MODEL = click.option(
     metavar="FILE.py:NAME",
     callback=lambda ctx, param, value: ctx.meta.update({TRACED: value}),
     expose_value=False,
-    help="Instead, a torch module: a function that builds it, or hf:config.json of transformers.",
+    help="Instead of an architecture: a torch module, as FILE.py:NAME of a function that builds it, or "
+    "hf:config.json of transformers.",
 )
 
 
@@ -292,7 +294,8 @@ def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], 
     Args:
         default: the default network, as the help text names it.
     """
-    names, text = Name("architecture", TITLES), "Instead of an architecture, a network of your own."
+    names = Name("architecture", TITLES)
+    text = "Instead of an architecture: a file with the equations of your own network."
     return combine_options(
         click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
         click.option("--network", type=PathType(), metavar="FILE.toml", help=text),
@@ -301,7 +304,7 @@ def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], 
 
 
 def find_config_file() -> Path | None:
-    """Returns FILE if the command has ``--model hf:FILE``, else None."""
+    """Returns the path FILE if the command was given ``--model hf:FILE``, else None."""
     name = click.get_current_context().meta.get(TRACED)
     return (
         Path(name.removeprefix(files.HUGGING_FACE))
@@ -311,11 +314,11 @@ def find_config_file() -> Path | None:
 
 
 def find_traced(*more: str, beside: Path | None = None) -> Any:
-    """Traces the module of ``--model`` on first use and returns it; None without ``--model``.
+    """Returns the traced module of ``--model``, which is read on the first call; None without ``--model``.
 
     Args:
-        more: sizes besides those in the command's arguments.
-        beside: configuration of the same model at another size.
+        more: further texts with sizes, which determine the axes that the module is read with.
+        beside: configuration file of the same model at another size.
     """
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(TRACED) is None:
@@ -323,7 +326,7 @@ def find_traced(*more: str, beside: Path | None = None) -> Any:
     if isinstance(name := context.meta[TRACED], str):
         arguments = [*map(str, context.params.values()), *more]
         base = str(context.params.get("base") or "")
-        context.meta[TRACED] = importlib.import_module(TRACING).read(name, arguments, beside, base)
+        context.meta[TRACED] = importlib.import_module(TRACING).read_model_option(name, arguments, beside, base)
     return context.meta[TRACED]
 
 
@@ -335,12 +338,14 @@ def choose_network(architecture: str | None, network: Path | None) -> Network | 
     """
     names = {"--architecture": architecture, "--network": network, "--model": find_traced()}
     if len(given := [name for name, value in names.items() if value is not None]) > 1:
-        raise UsageError(f"{' and '.join(given)} both say which network; leave out one of them")
+        raise UsageError(f"{' and '.join(given)} each choose a network; leave out one of them")
     if find_traced() is not None:
         return find_traced().network  # type: ignore[no-any-return]
     if network is not None:
         if str(network) in ARCHITECTURES and not network.exists():
-            raise UsageError(f"there is no file {network}; to take the network that ships: --architecture {network}")
+            raise UsageError(
+                f"there is no file {network}; for the shipped network of this name give --architecture {network}"
+            )
         return read_network(network)
     return None if architecture is None else ARCHITECTURES[architecture]
 
@@ -362,8 +367,8 @@ READOUT_INIT = click.option(
     "--readout-init",
     type=Name("readout init", READOUTS),
     metavar="KIND",
-    help=f"{' or '.join(READOUTS)}; by default that of the parameterization's definition. In the "
-    "paper's block MSSP's demands hold with maximal, too, and a model of text learns sooner with it under AdamW.",
+    help=f"{' or '.join(READOUTS)}. The default is that of the parameterization's definition: maximal for muP, zero "
+    "for MSSP. MSSP's desiderata also hold with maximal, which trains faster with AdamW.",
 )
 
 
@@ -371,7 +376,7 @@ GIVEN = click.option(
     "--given",
     multiple=True,
     metavar="NAME=POWER",
-    help="Hold an exponent and derive the rest, e.g. router.init=N^-1/2, W2.lr=1/N, readout.init=0, aggregation=M^-1 "
+    help="Fix a power and derive the others: router.init=N^-1/2, W2.lr=1/N, readout.init=0, aggregation=M^-1 "
     "(repeatable).",
 )
 
@@ -379,8 +384,8 @@ GIVEN = click.option(
 STRICT = click.option(
     "--strict",
     is_flag=True,
-    help="Only what is certified: no numbers and exit code 3 where a size is undecided, exit code 2 where a module "
-    "cannot be read. recipe: exit code 1 where numbers are of the nearest ray, since that between the sizes has none.",
+    help="Print numbers only if all are certified: exit code 3 if a size is undecided, 2 if a module cannot be read. "
+    "recipe: exit code 1 if the numbers are those of a nearby ray, because the ray between the sizes has none.",
 )
 
 
@@ -388,7 +393,8 @@ UNASSUMING = click.option(
     "--no-assumptions",
     "bare",
     is_flag=True,
-    help="Nothing that assumes more than counting powers: of moe nothing, since its gates are held (derive --why).",
+    help="Print only exponents that need no assumptions beyond power counting: none for the MoE block, whose gates "
+    "are replaced by their mean and slope (derive --why).",
 )
 
 
@@ -398,8 +404,8 @@ GAUGE = click.option(
     default=OWN,
     show_default=True,
     metavar="NAME",
-    help="Where powers stand: in std and rate (table3), or in multipliers (table8, table9 of Tensor Programs V): with "
-    "--gauge table8 the readout is multiplied by 1/N. The training is the same.",
+    help="Where the powers are: in init std and learning rate (table3), or in multipliers (table8, table9 of Tensor "
+    "Programs V), such as 1/N on the readout. Training is the same.",
 )
 
 
@@ -440,7 +446,9 @@ class FormatName(Name):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if str(value).lower() in TRAINERS:
-            raise UsageError(f"{value} is a format of plans, by parameter: plan(model, base, target).export({value!r})")
+            raise UsageError(
+                f"{value} is a format of plans of torch models; in Python: plan(model, base, target).export({value!r})"
+            )
         return super().convert(value, param, ctx)
 
 
@@ -456,7 +464,7 @@ def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Comman
         more: what the help text says of these.
     """
     names = tuple(dict.fromkeys((*FORMATS, CSV, *extra)))
-    text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
+    text = f"{', '.join(names)}; by default text, or the format of the ending of -o FILE.{more}"
     return click.option("--format", "form", type=FormatName("format", names), metavar="FORMAT", help=text)
 
 
@@ -466,7 +474,8 @@ SMTLIB = click.option(
     "--smtlib",
     type=PathType(),
     metavar="FILE.smt2",
-    help="Of a proof: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
+    help="Write the unsatisfiable systems of the proof to this file as SMT-LIB 2, so that another solver can check "
+    "them.",
 )
 
 Answer = str | Document | Sequence[Document]
@@ -492,7 +501,7 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
             returned = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = returned if isinstance(returned, tuple) else (returned, 0)
             if find_traced() is not None:
-                answer = find_traced().beside(answer)
+                answer = find_traced().append_notes(answer)
             print_or_write(answer, form, output)
             return int(code)
 
@@ -502,16 +511,16 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
 
 
 def check_output(file: Path | None, form: str | None = None, option: str = "-o", besides: Iterable[str] = ()) -> None:
-    """Checks before the work that a file can be written, and that its ending names a format if none is given.
+    """Checks before a long computation that its output file can be written, and that its ending names a format.
 
     Args:
         file: the file; None for none.
-        form: the format; None if it is not given.
+        form: the format; None if it is to be determined by the ending.
         option: the option that names the file, for messages.
         besides: further endings that are permitted.
 
     Raises:
-        UsageError: it cannot be written, or its ending is unknown.
+        UsageError: the file cannot be written, or its ending is unknown.
     """
     if file is None:
         return

@@ -17,13 +17,18 @@ from .options import PathType, format_examples
     epilog=format_examples("scalecalc page -o site/calculator", "scalecalc page -o calculator --assets downloads"),
 )
 @click.option(
-    "-o", "--output", type=PathType(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."
+    "-o",
+    "--output",
+    type=PathType(),
+    metavar="DIR",
+    required=True,
+    help="Folder to write: a new or empty one, or one with an earlier page.",
 )
 @click.option(
     "--assets",
     type=PathType(),
     metavar="DIR",
-    help="Folder with Pyodide and the wheels; what is missing is downloaded into it (npm, pip) and stays for the next "
+    help="Folder with Pyodide and the wheels; missing files are downloaded into it (npm, pip) and kept for the next "
     "time.",
 )
 def command(output: Path, assets: Path | None) -> None:

@@ -18,7 +18,7 @@ DRAWING = "svg"
 @click.command(
     "rays",
     cls=Verb,
-    forms={"--prove": ("What is proved for whole cones of rays.", "scaling_algebra.commands.theorems")},
+    forms={"--prove": ("Prove theorems about whole cones of rays.", "scaling_algebra.commands.theorems")},
     epilog=format_examples(
         "scalecalc rays --parameterization mup --optimizer sgd",
         "scalecalc rays --parameterization mssp --optimizer sgd -o map.svg",

@@ -41,7 +41,7 @@ ENDINGS = {"toml": ".toml", "python": ".py"}
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
-GENERAL = "the rows are those of a Transformer in general, and not of {}; --model hf:{} reads its own code"
+GENERAL = "the rows are those of a generic Transformer, not of {}; give --model hf:{} to read the model's own code"
 ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
 """Parameters that a question about batch and tokens alone may have."""
 
@@ -57,8 +57,10 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
         "scalecalc recipe --hold sde,sde-time",
     ),
 )
-@click.option("--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a file with them and its values.")
-@click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the large one.")
+@click.option(
+    "--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a TOML file with them and the tuned values."
+)
+@click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the model to be trained.")
 @click.option("--base-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @click.option("--target-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @combine_options(OPTIMIZER, parameterization_option())
@@ -68,17 +70,26 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
         for name, what in TUNED.items()
     )
 )
-@click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
-@click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
+@click.option(
+    "--batch", metavar="FROM:TO", help="Batch size at the base and at the target, if it changes, such as 256:1024."
+)
+@click.option(
+    "--tokens", metavar="FROM:TO", help="Number of training tokens at the base and at the target, such as 20e9:200e9."
+)
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="What stays while batch and tokens change: --hold half-life keeps after how many tokens Adam's averages "
-    "forget half. Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, "
-    "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
+    help="Invariants to keep when batch and tokens change, separated by commas: sde, sde-time, bias, timescale, "
+    "averages, half-life, loss, schedule, mup, or all; by default sde, timescale and schedule. For example, "
+    "half-life keeps the number of tokens after which Adam's averages have forgotten half. recipe --hold all "
+    "--optimizer adamw explains each.",
 )
-@click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
-@click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
+@click.option("--axes", metavar="B,T", help="Without sizes: what changes: batch B, tokens T, or both.")
+@click.option(
+    "--experts",
+    is_flag=True,
+    help="Without sizes: also print how the values of a top-K expert differ, as powers of K/M.",
+)
 @combine_options(network_options("the Transformer above"), READOUT_INIT, GAUGE, STRICT)
 @prints_answer(ENDINGS)
 def command(
@@ -115,10 +126,12 @@ def command(
         said = (n for n in context.params if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
         if (strange := [n for n in said if n not in ALONE]) or form in FORMS:
             what = f"--{strange[0].replace('_', '-')}" if strange else f"the format {form}"
-            raise UsageError(f"{what} is of a model; without a target the question is about batch and tokens alone")
+            raise UsageError(
+                f"{what} needs a model; give --target, or leave it out for the effect of batch and tokens alone"
+            )
         return answer_horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
     if axes is not None or experts:
-        raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
+        raise UsageError("--axes and --experts have no effect with --target; leave them out")
     start = _read_side("base", base, base_hf or (find_config_file() if base is None else None))
     end = _read_side("target", target, target_hf)
     other = next((x for x in (base_hf, target_hf) if x not in (None, find_config_file())), None)
@@ -132,15 +145,22 @@ def command(
     if find_traced() is not None:
         model, sizes = find_traced(), r.way.sizes
         odd = tuple(OpenDemand("both models are read", "the configurations", 0, line) for line in model.odd)
-        shares = model.model.open_shares(*sizes)
-        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
+        shares = model.model.find_open_shares(*sizes)
+        r = replace(r, notes=tuple(model.describe_remaining_factors(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()
     if r.instead is not None:
         grows = max(r.breaks, key=lambda x: x.factor, default=None)
-        kept = "" if grows is None else f", with which {grows.signal} grows by {grows.factor:.3g} at these sizes"
-        line = f"no {r.configuration.parameterization.title} on the ray {r.way.ray}: powers of {r.instead}{kept}"
+        kept = (
+            ""
+            if grows is None
+            else f"; with them {grows.signal} grows by a factor of {grows.factor:.3g} from base to target"
+        )
+        line = (
+            f"there is no {r.configuration.parameterization.title} on the ray {r.way.ray} from base to target; the "
+            f"powers are those of the ray {r.instead}{kept}"
+        )
         click.echo(f"scalecalc: warning: {line}", err=True)
     if strict and (unread := r.configuration.network.unread):
         raise UsageError(unread)
@@ -156,7 +176,7 @@ def _read_side(label: str, given: str | None, config: Path | None) -> Start:
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
     if config is not None and (file := find_config_file()) is not None:  # as the code of its family says
-        return Start(import_module(CONFIGS).config_sizes(file, config))
+        return Start(import_module(CONFIGS).read_config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))
     assert given is not None

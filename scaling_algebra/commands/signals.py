@@ -24,7 +24,7 @@ from .options import COMPLETED, UNASSUMING, Count, format_examples, prints_answe
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
 @click.option(
-    "--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).", **COMPLETED
+    "--quantity", "names", multiple=True, metavar="NAME", help="Print only this quantity (repeatable).", **COMPLETED
 )
 @UNASSUMING
 @prints_answer()

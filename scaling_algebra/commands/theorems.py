@@ -35,7 +35,7 @@ from .options import (
 @parameterization_option(DERIVED)
 @OPTIMIZER
 @with_network
-@click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
+@click.option("--only", multiple=True, metavar="NAME", help="Prove only this theorem, such as 'B unique' (repeatable).")
 @SMTLIB
 @prints_answer()
 def command(smtlib: Path | None, **question: Any) -> tuple[Answer, int]:
@@ -51,5 +51,9 @@ def command(smtlib: Path | None, **question: Any) -> tuple[Answer, int]:
         if scripts := proofs.scripts():
             write_text(smtlib, scripts)
         else:
-            click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
+            click.echo(
+                "scalecalc: --smtlib: none of these theorems is proved by an unsatisfiable system, so no file is "
+                "written",
+                err=True,
+            )
     return proofs.document(), EXIT_CODES[proofs.proved]

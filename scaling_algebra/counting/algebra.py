@@ -1,6 +1,6 @@
-"""Arithmetic of signals: exact exponents of sums of Gaussian tensor networks, on one ray.
+"""Arithmetic of signals: exact exponents of sums and products of Gaussian tensor networks, on one ray.
 
-Read next: ``sizes.py`` and ``store.py`` (the base classes), ``kernels.py`` (the product of two kernels).
+Read next: ``sizes.py`` and ``store.py`` (the base classes), ``kernels.py`` (the product of two Wick monomials).
 """
 
 from __future__ import annotations
@@ -10,98 +10,103 @@ from fractions import Fraction
 from itertools import combinations
 
 from .contracting import multiply_signals
-from .kernels import CONSTANT, INDICATOR, Exhausted, Kernel, leaf_kernel, population
+from .kernels import CONSTANT, INDICATOR, Exhausted, Kernel, leaf_kernel, parent_axis
 from .signals import Provenance, Scalar, Signal, larger_size
 from .sizes import SignalSizes
 
 
 class Algebra(SignalSizes):
-    """Arithmetic of signals on one ray; ``KernelStore`` describes its arguments."""
+    """Creates, adds and multiplies signals on one ray. ``KernelStore`` describes the arguments."""
 
     def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
-        """Returns the signal of an initial tensor.
+        """Creates the signal of an initial Gaussian tensor.
 
         Args:
-            name: its name.
+            name: name of the tensor.
             indices: its indices.
-            exponent: packed size of its entries.
-            indices: the indices along which it varies; by default all. A tensor that all experts share is constant
+            exponent: packed std of its entries.
+            along: the indices along which it varies; by default all. A tensor that all experts share is constant
                 along the expert index.
         """
-        live = self.live(indices)
-        varying = self.live(indices if along is None else along)
+        live = self.drop_fixed(indices)
+        varying = self.drop_fixed(indices if along is None else along)
         kernel = leaf_kernel(name, [self.indices[x] for x in live], [live.index(x) for x in varying])
-        flat = frozenset(live) - frozenset(varying)
-        depends = None if name.startswith(INDICATOR) else self.tensor_bit(name)
-        return Signal(
-            live, {self.intern(kernel): exponent}, None, varying, made=Provenance("tensor"), flat=flat, depends=depends
-        )
+        depends_on = None if name.startswith(INDICATOR) else self.tensor_bit(name)
+        s = Signal(live, {self.intern(kernel): exponent}, None, varying, "", Provenance("tensor"))
+        return s.replace(constant_along=frozenset(live) - frozenset(varying), depends_on=depends_on)
 
     def constant(self, indices: str, exponent: int = 0) -> Signal:
-        """Returns a deterministic signal all of whose entries have the packed size ``exponent``."""
-        live = self.live(indices)
+        """Creates a deterministic signal with equal entries n^e, where e is the exponent that ``exponent`` stores."""
+        live = self.drop_fixed(indices)
         kernel = Kernel(tuple(self.indices[x] for x in live), tuple(range(len(live))), ())
-        flat: frozenset[str] = frozenset(live)
-        return Signal(live, {self.intern(kernel): exponent}, made=Provenance("constant"), flat=flat, depends=0)
+        s = Signal(live, {self.intern(kernel): exponent}, origin=Provenance("constant"), depends_on=0)
+        return s.replace(constant_along=frozenset(live))
 
-    def unknown(self, indices: str, size: int = 0) -> Signal:
-        """Returns a signal of which only a packed upper bound on the size of its entries is known."""
-        return Signal(self.live(indices), {}, size, made=Provenance("constant"))
+    def make_bounded(self, indices: str, size: int = 0) -> Signal:
+        """Creates a signal of which only a packed upper bound ``size`` on its root-mean-square is known."""
+        return Signal(self.drop_fixed(indices), {}, size, origin=Provenance("constant"))
 
-    def given(self, name: str, indices: str) -> Signal:
-        """Returns a constant whose entries are fixed numbers of size 1 that differ along each index."""
-        live = self.live(indices)
+    def make_fixed_numbers(self, name: str, indices: str) -> Signal:
+        """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, different along each
+        index."""
+        live = self.drop_fixed(indices)
         if not live:
             return self.constant(live)
         kernel = leaf_kernel(f"{CONSTANT}{name})", [self.indices[x] for x in live], range(len(live)))
-        return Signal(live, {self.intern(kernel): 0}, made=Provenance("tensor"), depends=0)
+        return Signal(live, {self.intern(kernel): 0}, origin=Provenance("tensor"), depends_on=0)
 
-    def nothing(self, indices: str) -> Signal:
-        """Returns a signal that is exactly zero."""
-        return Signal(self.live(indices), {})
+    def zeros(self, indices: str) -> Signal:
+        """Creates a signal that is exactly zero."""
+        return Signal(self.drop_fixed(indices), {})
 
-    def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
-        """Returns a signal times deterministic factors."""
+    def scale_by(self, s: Signal, *scalars: Scalar) -> Signal:
+        """Multiplies a signal by deterministic factors."""
         exponent = sum(x.size for x in scalars)
-        tail = None if s.tail is None else s.tail + exponent
+        tail_bound = None if s.tail_bound is None else s.tail_bound + exponent
         terms = {k: e + exponent for k, e in s.terms.items()}
-        sound = s.zero or (s.sound and all(x.certain for x in scalars))
-        made = Provenance("scaled", (s,), scalars)
-        least, loss = (None if x is None else x + exponent for x in (s.least, s.loss))
-        zero = {x: Algebra.scaled(self, rest, *scalars) for x, rest in s.centred.items()}
-        changes = {"made": made, "least": least, "sound": sound, "loss": loss, "centred": zero}
-        return s.but(terms=terms, tail=tail, leaf=None, name="", **changes)
+        certified = s.is_zero or (s.certified_divisors and all(x.certain for x in scalars))
+        lower_bound, doubt_bound = (None if x is None else x + exponent for x in (s.lower_bound, s.doubt_bound))
+        rest = {x: Algebra.scale_by(self, part, *scalars) for x, part in s.without_centred.items()}
+        s = s.derive("scaled", *scalars, terms=terms, tail_bound=tail_bound, doubt_bound=doubt_bound)
+        return s.replace(lower_bound=lower_bound, name="", certified_divisors=certified, without_centred=rest)
 
-    def centred(self, s: Signal, index: str, ignoring: str = "") -> Signal:
-        """Subtracts the mean over an index: the part that is constant along it cancels exactly, the rest keeps its
-        size.
+    def subtract_mean(self, s: Signal, index: str, ignoring: str = "") -> Signal:
+        """Subtracts the mean over an index: ``s[a, i] - mean_i s[a, i]``.
+
+        Monomials that are constant along the index cancel exactly, all others keep their size.
 
         Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. Of a square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper
-        bound.
+        1. Of a square the fluctuation is left. The square of a sign has none, so if leaves may be signs, a square is
+        only an upper bound.
 
         Args:
             s: the signal.
             index: the index.
-            ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
+            ignoring: name of a tensor that counts as constant along the index (a selection, inside its own support).
+
+        Raises:
+            ValueError: the signal does not have the index, or means along its axis are not declared.
         """
         if index not in s.indices:
-            raise ValueError(f"cannot centre over {index!r}: the algebra does not track it")
-        if population(self.indices[index]) not in self.subtracts:
-            raise ValueError(f"cannot centre over {index!r}: means along {self.indices[index]} are not declared")
-        if index in s.flat:
+            raise ValueError(
+                f"cannot subtract a mean over {index!r}: the signal has the indices {s.indices!r}; track it"
+            )
+        if parent_axis(self.indices[index]) not in self.centred_axes:
+            raise ValueError(
+                f"cannot subtract a mean over {index!r}: declare its axis {self.indices[index]} as centred"
+            )
+        if index in s.constant_along:
             return Signal(s.indices, {})
         at = s.indices.index(index)
         keep = {k: e for k, e in s.terms.items() if _varies_along(self.kernels[k], at, ignoring)}
-        if s.signed:
+        if s.may_be_signs:
             squares = [k for k in keep if _has_square(self.kernels[k], at)]
-            keep |= {self.with_doubt(k): keep.pop(k) - self.later for k in squares}
-        zero = {x: Algebra.centred(self, rest, index, ignoring) for x, rest in s.centred.items()}
-        zero |= {} if ignoring else {index: Signal(s.indices, {})}
-        s = s.but(least=None)
-        return s.but(terms=keep, leaf=None, name="", made=Provenance("centred", (s,)), centred=zero)
+            keep |= {self.mark_doubt(k): keep.pop(k) - self.doubt_offset for k in squares}
+        rest = {x: Algebra.subtract_mean(self, part, index, ignoring) for x, part in s.without_centred.items()}
+        rest |= {} if ignoring else {index: Signal(s.indices, {})}
+        return s.replace(lower_bound=None).derive("centred", terms=keep, name="", without_centred=rest)
 
-    def restricted(self, s: Signal, index: str, to: str) -> Signal:
+    def restrict_index(self, s: Signal, index: str, to: str) -> Signal:
         """Keeps a subset of the entries along an index, chosen independently of the signal.
 
         Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
@@ -109,21 +114,22 @@ class Algebra(SignalSizes):
         Args:
             s: the signal.
             index: the index.
-            to: the index of the subset, of a smaller axis.
+            to: name of the index in the result; its axis is that of the subset, such as K of M experts.
         """
         if index not in s.indices:
             return s
         at, terms = s.indices.index(index), dict[int, int]()
         for k, e in s.terms.items():
-            number = self.retype(k, at, to)
-            terms[number] = max(e, terms.get(number, e))
-        indices, flat = s.indices.replace(index, to), frozenset(to if x == index else x for x in s.flat)
-        made = Provenance("restricted", (s,))
-        zero = {x: Algebra.restricted(self, rest, index, to) for x, rest in s.centred.items() if x != index}
-        return s.but(indices=indices, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
+            moved = self.replace_axis(k, at, to)
+            terms[moved] = max(e, terms.get(moved, e))
+        indices, constant = s.indices.replace(index, to), {to if x == index else x for x in s.constant_along}
+        kept = {x: part for x, part in s.without_centred.items() if x != index}
+        rest = {x: Algebra.restrict_index(self, part, index, to) for x, part in kept.items()}
+        s = s.derive("restricted", indices=indices, terms=terms)
+        return s.replace(constant_along=frozenset(constant), without_centred=rest)
 
-    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
-        """Renames indices of a signal, ``old`` to ``new``, position by position.
+    def rename_indices(self, s: Signal, old: str, new: str) -> Signal:
+        """Renames the indices of a signal from ``old`` to ``new``, position by position.
 
         Raises:
             ValueError: the indices do not correspond one to one, or belong to different axes.
@@ -132,121 +138,131 @@ class Algebra(SignalSizes):
             return s
         to = dict(zip(old, new, strict=False))
         if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
-            raise ValueError(f"cannot call {old!r} {new!r}: indices must correspond one to one")
+            raise ValueError(f"cannot rename the indices {old!r} to {new!r}: they must correspond one to one")
         for x, y in to.items():
             if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
-                raise ValueError(f"cannot call {x!r} {y!r}: they are not indices of one axis")
+                raise ValueError(f"cannot rename the index {x!r} to {y!r}: their axes differ, or {x!r} has none")
         if set(s.indices) - set(old):
-            raise ValueError(f"cannot call {old!r} {new!r}: the signal has indices {s.indices!r}")
-        leaf = None if s.leaf is None else "".join(to[x] for x in s.leaf)
+            raise ValueError(f"cannot rename only the indices {old!r} of a signal with the indices {s.indices!r}")
+        leaf_indices = None if s.leaf_indices is None else "".join(to[x] for x in s.leaf_indices)
+        rest = {to[x]: Algebra.rename_indices(self, part, old, new) for x, part in s.without_centred.items()}
         indices = "".join(to[x] for x in s.indices)
-        flat = frozenset(to[x] for x in s.flat)
-        zero = {to[x]: Algebra.relabelled(self, rest, old, new) for x, rest in s.centred.items()}
-        return s.but(indices=indices, leaf=leaf, made=Provenance("relabelled", (s,)), flat=flat, centred=zero)
+        s = s.derive("relabelled", indices=indices, leaf_indices=leaf_indices, without_centred=rest)
+        return s.replace(constant_along=frozenset(to[x] for x in s.constant_along))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        """Adds signals. Of equal kernels the larger exponent is kept.
+        """Adds signals. For a monomial that several have, the largest coefficient is kept.
 
         Raises:
             ValueError: the signals have different indices.
         """
-        parts = self._align(signals)
-        nonzero = [s for s in parts if not s.zero]
+        parts = self._align_indices(signals)
+        nonzero = [s for s in parts if not s.is_zero]
         if len(nonzero) <= 1:
             return (nonzero or parts)[0]
-        terms, tail, twice = dict[int, int](), None, set[int]()
+        terms, tail_bound, twice = dict[int, int](), None, set[int]()
         for s in nonzero:
-            tail = larger_size(tail, s.tail)
+            tail_bound = larger_size(tail_bound, s.tail_bound)
             for k, e in s.terms.items():
-                if k not in terms or self.before(k, e, terms[k]):
+                if k not in terms or self.supersedes(k, e, terms[k]):
                     terms[k] = e
-                elif self.value(terms[k]) == self.value(e):
+                elif self.exponent(terms[k]) == self.exponent(e):
                     twice.add(k)
-        least = max((s.least for s in nonzero if s.least is not None), default=None)
-        loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
-        whole = Signal(nonzero[0].indices, terms, tail, made=Provenance("sum", tuple(nonzero)), least=least, loss=loss)
-        if twice and not twice.isdisjoint(self.leading(whole)):
+        whole = Signal(nonzero[0].indices, terms, tail_bound, origin=Provenance("sum", tuple(nonzero)))
+        whole.lower_bound = max((s.lower_bound for s in nonzero if s.lower_bound is not None), default=None)
+        whole.doubt_bound = max((s.doubt_bound for s in nonzero if s.doubt_bound is not None), default=None)
+        if twice and not twice.isdisjoint(self.find_leading(whole)):
             self.notes.add("generic-constants")
-        centred = {x for s in nonzero for x in s.centred}
-        whole.centred = {x: Algebra.add(self, [s.centred.get(x, s) for s in nonzero]) for x in centred}
+        centred = {x for s in nonzero for x in s.without_centred}
+        whole.without_centred = {x: Algebra.add(self, [s.without_centred.get(x, s) for s in nonzero]) for x in centred}
         return self.prune(self.inherit_attributes(whole))
 
-    def largest(self, s: Signal, most: int) -> Signal:
-        """Keeps the ``most`` largest kernels of a signal, and adds the size of the others to its tail."""
-        kept, rest = self.rank_kernels(s)[:most], self.rank_kernels(s)[most:]
-        tail = max((size for size, _, _ in rest), default=None)
-        loss = max((size for size, k, _ in rest if self.in_doubt[k]), default=None)
+    def keep_largest(self, s: Signal, count: int) -> Signal:
+        """Keeps the ``count`` largest monomials of a signal, and adds the size of the others to ``tail_bound``."""
+        kept, rest = self.rank_kernels(s)[:count], self.rank_kernels(s)[count:]
+        if not rest:
+            return s
+        tail_bound = larger_size(s.tail_bound, max(size for size, _, _ in rest))
+        doubt = max((size for size, k, _ in rest if self.in_doubt[k]), default=None)
         terms = {k: e for _, k, e in kept}
-        return s.but(terms=terms, tail=larger_size(s.tail, tail), loss=larger_size(s.loss, loss)) if rest else s
+        return s.replace(terms=terms, tail_bound=tail_bound, doubt_bound=larger_size(s.doubt_bound, doubt))
 
-    def uncentred(self, s: Signal) -> Signal:
-        """Returns a signal of the same size without the information which of its terms sum to zero."""
-        return s.but(centred={}) if s.centred else s
+    def forget_centred(self, s: Signal) -> Signal:
+        """Returns the signal without the information which of its terms sum to zero. Its size is the same."""
+        return s.replace(without_centred={}) if s.without_centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
-        """Multiplies two signals. Common indices are identified, and indices not in ``out`` are summed.
+        """Multiplies two signals. Indices of the same name are identified, and indices not in ``out`` are summed.
 
-        Pairs of kernels are multiplied from the largest possible product down. The rest is only bounded
-        (``bound_product``) once it falls ``gap`` below the result, or, if this takes too much work, once it cannot
-        exceed the result.
+        Example: ``contract(W, x, "a")`` of ``W[a,b]`` and ``x[b]`` is the matrix product.
+
+        Pairs of monomials are multiplied from the largest possible product down. The rest is only bounded
+        (``bound_product``) once it falls ``Budget.gap`` below the largest term, or, if this takes too much work, once
+        it cannot exceed that term.
 
         Args:
-            a: the first factor.
-            b: the second factor.
-            out: the indices of the result.
-            tag: the kind of product, for explanations.
+            a: the left factor.
+            b: the right factor.
+            out: indices of the result.
+            tag: what the product is in training (``Provenance.tag``).
 
         Raises:
             ValueError: ``out`` has an index that neither signal has.
-            Exhausted: the product exceeds the work budget.
+            Exhausted: the product exceeds the budget.
         """
-        out = self.live(out)
-        if a.zero or b.zero:
+        out = self.drop_fixed(out)
+        if a.is_zero or b.is_zero:
             return Signal(out, {})
-        centred = a.centred or b.centred
+        centred = a.without_centred or b.without_centred
         for x in sorted({*a.indices, *b.indices} - set(out)) if centred else "":
-            # of what sums to zero, only a factor that varies is seen
+            # terms that sum to zero contribute only if the other factor varies along the index
             if x not in b.indices or x not in a.indices:
-                a, b = a.centred.get(x, a), b.centred.get(x, b)
-            elif x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
-                return self._apart(a, b, x, out, tag)
-            elif x in b.centred and x not in (a.leaf or ""):
-                return self._apart(b, a, x, out, tag)
-        if a.zero or b.zero:
+                a, b = a.without_centred.get(x, a), b.without_centred.get(x, b)
+            elif x in a.without_centred and x not in (b.leaf_indices or ""):  # a tensor varies, and its norm is known
+                return self._contract_centred(a, b, x, out, tag)
+            elif x in b.without_centred and x not in (a.leaf_indices or ""):
+                return self._contract_centred(b, a, x, out, tag)
+        if a.is_zero or b.is_zero:
             return Signal(out, {})
         try:
             product = multiply_signals(self, a, b, out, tag, self._gap)
         except Exhausted:
-            if self.rung.whole:
+            if self.budget.keeps_all:
                 raise
-            product = multiply_signals(self, a, b, out, tag, -self.step)
+            product = multiply_signals(self, a, b, out, tag, -self.slack_step)
         for one, other in ((a, b), (b, a)) if centred else ():
-            for x in (x for x in one.centred if x in out and x not in set(other.indices) - other.flat):
-                product.centred = {**product.centred, x: Algebra.contract(self, one.centred[x], other, out, tag)}
+            kept = set(out) - (set(other.indices) - other.constant_along)
+            for x, rest in one.without_centred.items():
+                if x in kept:
+                    part = Algebra.contract(self, rest, other, out, tag)
+                    product.without_centred = {**product.without_centred, x: part}
         return product
 
-    def _apart(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
-        """Multiplies two signals where terms of the first sum to zero along a summed index.
+    def _contract_centred(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
+        """Multiplies two signals with a common summed index over which some terms of the first sum to zero.
 
         These terms are multiplied only by the part of the second factor that varies along the index, all others by the
         whole.
 
         Args:
-            a: the first factor.
-            b: the second factor.
-            x: the index.
-            out: the indices of the result.
-            tag: the kind of product.
+            a: the factor with such terms.
+            b: the other factor.
+            x: the summed index.
+            out: indices of the result.
+            tag: what the product is in training.
         """
-        factors = (a, self.centred(b, x))
-        left, right = (s.but(centred={y: s.centred[y] for y in s.centred if y != x}) for s in factors)
+        factors = (a, self.subtract_mean(b, x))
+        left, right = (
+            s.replace(without_centred={y: rest for y, rest in s.without_centred.items() if y != x}) for s in factors
+        )
         products = [Algebra.contract(self, left, right, out, tag)]
-        if not a.centred[x].zero:
-            products.append(Algebra.contract(self, a.centred[x], b, out, tag))
+        if not a.without_centred[x].is_zero:
+            products.append(Algebra.contract(self, a.without_centred[x], b, out, tag))
         return Algebra.add(self, products)
 
-    def product(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
-        """Multiplies any number of signals. Common indices are identified, and indices not in ``out`` are summed.
+    def contract_all(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
+        """Multiplies any number of signals. Indices of the same name are identified, and indices not in ``out`` are
+        summed.
 
         Factors are multiplied in pairs: constants first, then initial tensors with what they act on, since there the
         operator norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no
@@ -257,45 +273,50 @@ class Algebra(SignalSizes):
         """
         pool = list(signals)
         if not pool:
-            raise ValueError("a product needs factors")
+            raise ValueError("a product needs factors; give at least one signal")
         if len(pool) == 1:
             return self.contract(pool[0], self.constant(""), out, tag)
-        out = self.live(out)
+        out = self.drop_fixed(out)
         while len(pool) > 2:
             i, j = min(combinations(range(len(pool)), 2), key=lambda pair: _rank_pair(self, pool, pair, out))
             pool[i] = self.contract(pool[i], pool[j], _remaining_indices(pool, i, j, out), tag)
             del pool[j]
         return self.contract(pool[0], pool[1], out, tag)
 
-    def _align(self, signals: Iterable[Signal]) -> list[Signal]:
-        """Returns the signals with their indices in the order of the first."""
+    def _align_indices(self, signals: Iterable[Signal]) -> list[Signal]:
+        """Returns the signals, transposed so that each has its indices in the order of the first one's."""
         parts = list(signals)
         indices = parts[0].indices
         for k, s in enumerate(parts):
             if s.indices != indices:
                 if set(s.indices) != set(indices):
-                    raise ValueError(f"cannot add signals with indices {indices!r} and {s.indices!r}")
-                parts[k] = self.contract(s, self.constant(""), indices).but(name=s.name)
+                    raise ValueError(f"cannot add signals with the indices {indices!r} and {s.indices!r}")
+                parts[k] = self.contract(s, self.constant(""), indices).replace(name=s.name)
         return parts
 
-    def deterministic(self, s: Signal) -> bool:
-        """Tests whether a signal contains no Gaussian tensor."""
-        return s.tail is None and not any(self.kernels[k].leaves for k in s.terms)
+    def is_deterministic(self, s: Signal) -> bool:
+        """Tests whether a signal contains no Gaussian tensor: no monomial has a leaf, and nothing was dropped."""
+        return s.tail_bound is None and not any(self.kernels[k].leaves for k in s.terms)
 
 
 def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
-    """Returns the indices of two factors that the result or another factor has."""
+    """Returns the indices of the factors i and j that the result or another factor has; the others can be summed."""
     rest = set(out).union(*(s.indices for k, s in enumerate(pool) if k not in (i, j)))
     return "".join(x for x in dict.fromkeys(pool[i].indices + pool[j].indices) if x in rest)
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-    """Returns a sort key of pairs of factors: the pair with the smallest key is multiplied first."""
+    """Returns a sort key for a pair of factors: that with the smallest key is multiplied first.
+
+    Returns:
+        A rank, 0 to 5 (the comment in the code explains them), and the exponent of the result's number of entries.
+    """
     a, b = (pool[k] for k in pair)
     shared, kept = set(a.indices) & set(b.indices), _remaining_indices(pool, *pair, out)
-    constants = sum(map(algebra.deterministic, (a, b)))
-    leaves = [s.leaf for s in (a, b) if s.leaf is not None]
+    constants = sum(map(algebra.is_deterministic, (a, b)))
+    leaves = [s.leaf_indices for s in (a, b) if s.leaf_indices is not None]
     acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
+    # 0: two constants; 1: one; 2: an initial tensor with what it acts on; 3: a shared index; 4: two tensors; 5: others
     rank = 0 if constants == 2 else 1 if constants and (acts or not leaves) else 2 if acts else 3
     if rank == 3 and (not shared or len(leaves) == 2):
         rank = 4 if shared else 5
@@ -305,12 +326,15 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
 
 
 def _has_square(kernel: Kernel, at: int) -> bool:
-    """Tests whether a kernel has the same leaf twice, and it varies along an open index."""
-    there = kernel.along(at)
-    return len(set(there)) < len(there)
+    """Tests whether a monomial has some leaf twice that varies along the open index at position ``at``."""
+    leaves = kernel.leaves_along(at)
+    return len(set(leaves)) < len(leaves)
 
 
 def _varies_along(kernel: Kernel, at: int, ignoring: str) -> bool:
-    """Tests whether a kernel varies along an open index."""
-    c = kernel.opens[at]
-    return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)
+    """Tests whether a monomial varies along the open index at position ``at``.
+
+    It does if it has another leaf than those of the tensor ``ignoring`` with this index, or a Kronecker delta.
+    """
+    c = kernel.open_classes[at]
+    return kernel.open_classes.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

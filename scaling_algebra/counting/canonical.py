@@ -1,6 +1,8 @@
-"""Canonical labelling of a kernel's network: isomorphic networks become equal tuples.
+"""Canonical numbering of the index classes of a Wick monomial, so that equal monomials become equal tuples.
 
-Read next: ``kernels.py`` (which builds a ``Kernel`` from the result).
+A *network* here is a monomial as (axis of each class, class of each open index, leaves). The classes of ``A[0,1] x[1]``
+and ``A[7,3] x[3]`` are numbered differently, but the networks are isomorphic. A *component* is a set of leaves that
+share summed classes. Read next: ``kernels.py`` (which builds a ``Kernel`` from the result).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 Leaf: TypeAlias = tuple[str, tuple[int, ...]]
-"""A tensor with its index classes, e.g. ``("W2", (0, 3, 1))``."""
+"""A tensor and the index classes of its indices, e.g. ``("W2", (0, 3, 1))``."""
 
 MAX_CACHED = 2**17
 """Maximum number of cached labellings of components, which take some hundred MB."""
@@ -21,46 +23,49 @@ MAX_CACHED = 2**17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """A canonical component. Equal components are one object.
+    """A component with canonically numbered classes. Equal components are one object.
 
     Attributes:
-        first: number of open classes; its own classes are numbered after them.
-        types: axes of its own classes.
+        open_count: number of open classes, 0 to open_count - 1; classes of its own are numbered after them.
+        axes: axis of each class of its own.
         leaves: sorted leaves.
     """
 
-    first: int
-    types: tuple[str, ...]
+    open_count: int
+    axes: tuple[str, ...]
     leaves: tuple[Leaf, ...]
 
     @property
-    def place(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """Sort key of components."""
-        return self.types, self.leaves
+    def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
+        """The pair (axes, leaves), by which a network sorts its components."""
+        return self.axes, self.leaves
 
 
 Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
-"""Axes of the classes, the class of each open index, leaves."""
+"""Axis of each class, class of each open index, leaves."""
 
 
-def canonicalise(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
-    """Returns a network with its classes renumbered, so that isomorphic networks become equal.
+def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
+    """Relabels the classes of a network so that isomorphic networks become equal.
 
-    Components connected only through open classes are labelled separately and sorted. Few distinct ones occur, so
-    results are cached.
+    Components are numbered separately and sorted. Few distinct ones occur, so results are cached.
 
     Args:
-        types: axis of each class.
+        axes: axis of each class.
         opens: class of each open index.
         leaves: the leaves.
+
+    Returns:
+        The renumbered network.
     """
     number = number_open(opens)
-    parts = [canonicalise_component(types, part, number) for part in split_components(leaves, number)]
-    return join_components(tuple([types[c] for c in number]), tuple([number[c] for c in opens]), parts)
+    parts = [canonicalise_component(axes, part, number) for part in split_components(leaves, number)]
+    return join_components(tuple([axes[c] for c in number]), tuple([number[c] for c in opens]), parts)
 
 
 def number_open(opens: Sequence[int]) -> dict[int, int]:
-    """Numbers open classes in the order of the open indices."""
+    """Returns new numbers 0, 1, ... for the open classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0, 2:
+    1}``."""
     number: dict[int, int] = {}
     for c in opens:
         if c not in number:
@@ -69,11 +74,11 @@ def number_open(opens: Sequence[int]) -> dict[int, int]:
 
 
 def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
-    """Groups leaves that are connected by summed classes.
+    """Groups leaves into components, that is, by the summed classes that they share.
 
     Args:
         leaves: the leaves.
-        opened: the open classes, which do not connect.
+        opened: the open classes; leaves that share only these are not connected.
     """
     groups: list[list[Leaf]] = []
     group: dict[int, list[Leaf]] = {}
@@ -102,98 +107,112 @@ def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[lis
     return [whole for whole in groups if whole]
 
 
-def canonicalise_component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
-    """Returns the canonical form of one component; ``number`` holds the numbers of the open classes."""
-    first, inner, renumbered = renumber_component(types, leaves, number)
-    return label_component(first, inner, renumbered)[0]
+def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
+    """Returns the canonical form of one component.
+
+    Args:
+        axes: axis of each class of the network.
+        leaves: leaves of the component.
+        number: new numbers of the open classes.
+    """
+    open_count, inner, renumbered = renumber_component(axes, leaves, number)
+    return label_component(open_count, inner, renumbered)[0]
 
 
 def renumber_component(
-    types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
+    axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
-    """Numbers the classes of one component in order of appearance, after the open ones, as a cache key.
+    """Numbers the classes of one component in order of appearance, after the open ones. The result serves as a cache
+    key.
 
     Returns:
-        Number of open classes, axes of the component's own classes, leaves.
+        Number of open classes, axis of each class of its own, leaves.
     """
-    inner, first = number.copy(), len(number)
-    kinds, renumbered = [], []
+    inner, open_count = number.copy(), len(number)
+    inner_axes, renumbered = [], []
     for name, classes in leaves if len(leaves) == 1 else sorted(leaves):
         for c in classes:
             if c not in inner:
                 inner[c] = len(inner)
-                kinds.append(types[c])
+                inner_axes.append(axes[c])
         renumbered.append((name, tuple([inner[c] for c in classes])))
-    return first, tuple(kinds), tuple(renumbered)
+    return open_count, tuple(inner_axes), tuple(renumbered)
 
 
-def join_components(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
+def join_components(axes: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
     """Joins canonical components to a canonical network.
 
     Args:
-        types: axes of the open classes.
+        axes: axis of each open class.
         opens: class of each open index.
         parts: the components.
     """
-    kinds = list(types)
+    inner_axes = list(axes)
     leaves: list[Leaf] = []
-    for part in sorted(parts, key=PLACE):
-        first, offset = part.first, len(kinds) - part.first
+    for part in sorted(parts, key=BY_SORT_KEY):
+        open_count, offset = part.open_count, len(inner_axes) - part.open_count
         for name, classes in part.leaves:
-            leaves.append((name, tuple([c if c < first else c + offset for c in classes])))
-        kinds += part.types
+            leaves.append((name, tuple([c if c < open_count else c + offset for c in classes])))
+        inner_axes += part.axes
     leaves.sort()
-    return tuple(kinds), opens, tuple(leaves)
+    return tuple(inner_axes), opens, tuple(leaves)
 
 
-PLACE = attrgetter("place")
+BY_SORT_KEY = attrgetter("sort_key")
 
 
 @lru_cache(MAX_CACHED)
-def label_component(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tuple[Component, tuple[int, ...]]:
-    """Labels a component canonically; its classes below ``first`` are open and keep their numbers.
+def label_component(
+    open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]
+) -> tuple[Component, tuple[int, ...]]:
+    """Numbers the classes of a component canonically. Classes below ``open_count`` are open and keep their numbers.
 
-    Colour refinement, then the smallest labelling over all ways to distinguish the classes of the first cell that
+    Colour refinement, then the smallest numbering over all ways to distinguish the classes of the first cell that
     refinement cannot split.
 
     Returns:
         The canonical component, and its classes in canonical order.
     """
-    rest = range(first, first + len(types))
-    kinds = sorted(types)
-    colour = {**{c: c for c in range(first)}, **{c: first + kinds.index(types[c - first]) for c in rest}}
-    order, renamed = _find_order(colour, leaves, first, rest)
-    return _intern(first, tuple([types[c - first] for c in order[first:]]), renamed), tuple(order)
+    rest = range(open_count, open_count + len(axes))
+    inner_axes = sorted(axes)
+    colour = {
+        **{c: c for c in range(open_count)},
+        **{c: open_count + inner_axes.index(axes[c - open_count]) for c in rest},
+    }
+    order, renamed = _find_order(colour, leaves, open_count, rest)
+    return _intern_component(open_count, tuple([axes[c - open_count] for c in order[open_count:]]), renamed), tuple(
+        order
+    )
 
 
 @lru_cache(MAX_CACHED)
-def _intern(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
-    """Returns the one object of a canonical component."""
-    return Component(first, types, leaves)
+def _intern_component(open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
+    """Returns a canonical component; the same object for equal arguments."""
+    return Component(open_count, axes, leaves)
 
 
 def _find_order(
-    colour: dict[int, int], leaves: Sequence[Leaf], first: int, rest: Sequence[int]
+    colour: dict[int, int], leaves: Sequence[Leaf], open_count: int, rest: Sequence[int]
 ) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Finds the best order of classes.
+    """Finds the order of classes whose numbering makes the sorted leaves smallest.
 
     Args:
-        colour: initial colours. Those of ``rest`` are above those of the ``first`` open classes.
+        colour: initial colour of each class. Those of ``rest`` are above those of the open classes.
         leaves: the leaves.
-        first: number of open classes.
+        open_count: number of classes whose order is known.
         rest: the other classes.
 
     Returns:
-        The order, and the sorted leaves in its numbering.
+        The order, and the sorted leaves with classes numbered by it.
     """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
-    colour = {**colour, **_colour_cells(cells, first)}
+    colour = {**colour, **_colour_cells(cells, open_count)}
     while len(cells) < len(rest):
         finer = _refine_cells(cells, colour, leaves)
         if len(finer) == len(cells):
             break
         cells = finer
-        colour |= _colour_cells(cells, first)
+        colour |= _colour_cells(cells, open_count)
     tied = next((cell for cell in cells if len(cell) > 1), None)
     if tied is None:
         return _apply_order(sorted(colour, key=colour.__getitem__), leaves)
@@ -201,7 +220,7 @@ def _find_order(
     apart = sorted((c for c in colour if c not in loose), key=colour.__getitem__)
     number = {c: k for k, c in enumerate(apart)}
     parts = split_components(leaves, number)
-    if len(parts) > 1:  # what only meets in classes that are told apart is labelled apart, and copies are equal
+    if len(parts) > 1:  # parts that share only distinguished classes are numbered separately; equal parts stay equal
         blocks = []
         for part in parts:
             inside = sorted({c for _, classes in part for c in classes if c not in number})
@@ -212,14 +231,20 @@ def _find_order(
         return _apply_order([*apart, *(c for _, _, order in blocks for c in order)], leaves)
     options = []
     for c in tied:
-        split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
+        split = {d: k if k < open_count else 2 * k + 1 for d, k in colour.items()}
         split[c] -= 1
-        options.append(_find_order(split, leaves, first, rest))
+        options.append(_find_order(split, leaves, open_count, rest))
     return min(options, key=itemgetter(1))
 
 
 def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
-    """Returns the colour of each class: the position of its cell."""
+    """Returns the colour of each class, which is the position of its cell: ``[[4, 7], [5]] -> {4: 2, 7: 2, 5: 4}`` from
+    2 on.
+
+    Args:
+        cells: ordered cells of classes that are not distinguished so far.
+        first: colour of the first cell.
+    """
     colour = {}
     for cell in cells:
         for c in cell:
@@ -229,7 +254,7 @@ def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
 
 
 def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Splits cells by the leaves that their classes touch."""
+    """Splits each cell by the leaves that touch its classes, and by the colours of these leaves' classes."""
     touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
     touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
     for name, classes in leaves:
@@ -251,6 +276,6 @@ def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Seq
 
 
 def _apply_order(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Returns an order of classes, and the sorted leaves in its numbering."""
+    """Returns an order of classes unchanged, and the sorted leaves with classes numbered by it."""
     number = {c: k for k, c in enumerate(order)}
     return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

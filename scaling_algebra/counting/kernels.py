@@ -1,8 +1,8 @@
-"""Kernels (Wick monomials), and the product of two kernels, to which the half-weight rule is applied.
+"""Wick monomials (``Kernel``), and the product of two of them, to which the half-weight rule is applied.
 
-A kernel is one component of the Wiener chaos expansion of a polynomial in the Gaussian initial tensors: the leaves that
-stay unmatched, with the index classes that they touch. Matched leaves are gone, and classes that only they touched have
-been summed coherently. Read next: ``signals.py`` (maps from kernels to exponents), ``matchings.py`` (the search).
+A monomial is one component of the Wiener chaos expansion of a polynomial in the Gaussian initial tensors: the leaves
+that stay unmatched, with the index classes that they touch. Matched leaves are gone, and classes that only they touched
+have been summed coherently. Read next: ``signals.py`` (sums of monomials), ``matchings.py`` (the search).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .canonical import (
-    PLACE,
+    BY_SORT_KEY,
     Component,
     Leaf,
     canonicalise_component,
@@ -35,58 +35,66 @@ __all__ = [
     "KernelProduct",
     "Matching",
     "find_matching",
-    "keep_marks",
+    "keep_indicators",
     "leaf_kernel",
     "multiply",
-    "population",
+    "parent_axis",
 ]
 
 KINDS = 64
-"""The kind of a component is a multiple of two to this power; the lower bits hold places of leaves, which are fewer."""
+"""Number of low bits of a component's kind that record unmatched places; interchangeable components have fewer
+leaves."""
 
 MAX_CACHED = 2**15
-"""Maximum number of kernels for which exchangeable leaves are cached."""
+"""Maximum number of monomials for which interchangeable leaves are cached."""
 
 
 class Kernel(NamedTuple):
-    """Unmatched leaves over index classes 0, 1, ... in canonical numbering, so that equal kernels are equal tuples.
+    """A Wick monomial: unmatched leaves over index classes 0, 1, ... in canonical numbering. Equal monomials are equal
+    tuples.
+
+    Example: ``h[a] = sum_b W[a,b] x[b]`` is ``Kernel(("N", "N"), (0,), (("W", (0, 1)), ("x", (1,))))``.
 
     Attributes:
-        types: axis of each class.
-        opens: class of each open index, in the order of the signal's indices; a repeated class is a Kronecker delta.
+        class_axes: axis of each class.
+        open_classes: class of each open index, in the order of the signal's indices; a repeated class is a Kronecker
+            delta.
         leaves: sorted leaves. A class that is not open is summed; every summed class is touched by a leaf.
     """
 
-    types: tuple[str, ...]
-    opens: tuple[int, ...]
+    class_axes: tuple[str, ...]
+    open_classes: tuple[int, ...]
     leaves: tuple[Leaf, ...]
 
     def summed_axes(self) -> tuple[str, ...]:
-        """Returns the axes of the summed classes, each of which a leaf touches (central limit theorem: weight 1/2)."""
-        opened = set(self.opens)
-        return tuple(axis for c, axis in enumerate(self.types) if c not in opened)
+        """Returns the axis of each summed class. Each of these adds weight 1/2 (central limit theorem), since a leaf
+        touches it."""
+        opened = set(self.open_classes)
+        return tuple(axis for c, axis in enumerate(self.class_axes) if c not in opened)
 
-    def deltas(self) -> tuple[str, ...]:
-        """Returns the axis of each open index that repeats an earlier one; each reduces the size by half its
-        dimension."""
-        return tuple(self.types[c] for k, c in enumerate(self.opens) if c in self.opens[:k])
+    def repeated_axes(self) -> tuple[str, ...]:
+        """Returns the axis of each open index whose class repeats an earlier one (a Kronecker delta). Each has
+        weight -1/2."""
+        return tuple(self.class_axes[c] for k, c in enumerate(self.open_classes) if c in self.open_classes[:k])
 
-    def along(self, at: int) -> tuple[Leaf, ...]:
-        """Returns the leaves that vary along an open index, without indicators."""
-        return tuple(leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.opens[at] in leaf[1])
+    def leaves_along(self, at: int) -> tuple[Leaf, ...]:
+        """Returns the leaves that vary along the open index at position ``at``, without indicators."""
+        return tuple(
+            leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.open_classes[at] in leaf[1]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How the open indices of two factors are connected: one integer label for each.
+    """How the open indices of two factors are connected in a product. Each index has an integer label.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
     is a matrix times a vector.
 
     Attributes:
-        left: labels of the left factor.
-        right: labels of the right factor.
-        out: labels of the result.
+        left: label of each open index of the left factor.
+        right: label of each open index of the right factor.
+        out: label of each open index of the result.
         centred: labels of ``out`` along which a mean may be subtracted later.
     """
 
@@ -96,7 +104,7 @@ class Contraction:
     centred: tuple[int, ...] = ()
 
     @property
-    def summed(self) -> tuple[int, ...]:
+    def summed_labels(self) -> tuple[int, ...]:
         return tuple(sorted((set(self.left) | set(self.right)) - set(self.out)))
 
 
@@ -112,16 +120,17 @@ their powers differ: none of c, c c and c c c is a multiple of another.
 """
 
 DOUBT: Leaf = (f"{INDICATOR}?)", ())
-"""Marks a kernel of which only an upper bound is known, because something orthogonal was subtracted from it."""
+"""A leaf that marks a monomial as in doubt: only an upper bound on it is known, because something that may cancel it
+was subtracted."""
 
 
 def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
-    """Returns the kernel of one initial tensor.
+    """Returns the monomial with one leaf.
 
     Args:
-        name: the tensor.
+        name: the initial tensor.
         axes: axis of each open index.
-        indices: positions of the open indices along which it varies; a tensor that all experts share does not vary
+        indices: positions of the open indices along which the tensor varies; one that all experts share does not vary
             along the expert index.
     """
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
@@ -129,31 +138,31 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """One cross matching of a product.
+    """One matching of the leaves in a product of two monomials.
 
     Attributes:
-        forest: for each class, the class that it was merged into.
+        roots: for each class, the class that it was merged into.
         leaves: unmatched leaves with their classes.
         pairs: matched leaves (left, right) with their classes.
     """
 
-    forest: list[int]
+    roots: list[int]
     leaves: list[Leaf]
     pairs: tuple[tuple[Leaf, Leaf], ...]
 
 
 class KernelProduct(NamedTuple):
-    """Kernels of a product.
+    """The monomials in a product of two monomials.
 
     Attributes:
-        terms: distinct pairs (kernel, axes of the sums that became coherent), in the order of the search.
-        cut: largest exponent that a matching omitted because of ``slack`` could reach, relative to the Cauchy-Schwarz
-            bound; None if nothing was omitted.
-        nodes: size of the search tree.
+        terms: distinct pairs (monomial, axes of the sums that became coherent), in the order of the search.
+        omitted_bound: largest exponent that a matching omitted because of ``slack`` could reach, relative to the
+            Cauchy-Schwarz bound; None if nothing was omitted.
+        nodes: number of search nodes.
     """
 
     terms: tuple[tuple[Kernel, tuple[str, ...]], ...]
-    cut: int | None
+    omitted_bound: int | None
     nodes: int
 
 
@@ -161,229 +170,240 @@ def multiply(
     a: Kernel,
     b: Kernel,
     contraction: Contraction,
-    half: Mapping[str, int],
+    half_weights: Mapping[str, int],
     slack: int | None = None,
     limit: int | None = None,
 ) -> KernelProduct:
-    """Returns all kernels of the product ``a * b``, each with the axes of the sums that became coherent.
+    """Multiplies two Wick monomials. Returns all monomials of ``a * b``, each with the axes of the sums that became
+    coherent.
 
     Law: :A: :B: = sum over matchings of leaves of A with leaves of B of the same name; inside A and inside B, matching
     is already done. A class that no unmatched leaf touches is summed coherently (law of large numbers, weight 1) and
-    leaves the kernel. Two leaves with the same name and the same index classes are always matched, because a matching
+    leaves the monomial. Two leaves with the same name and the same index classes are always matched, because a matching
     that leaves them unmatched is never larger. The exception is an index of theirs along which a mean is subtracted:
-    A_i A_i is a constant and a fluctuation, and the fluctuation remains.
-    Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
+    A_i A_i is a constant and a fluctuation, and the fluctuation remains. Source: Wick's theorem for products of Wick
+    powers (normal-ordered polynomials).
 
     Args:
-        a: the left kernel.
-        b: the right kernel.
+        a: the left monomial.
+        b: the right monomial.
         contraction: how their open indices are connected.
-        half: half the exponent of each axis, in integer units.
-        slack: kernels whose rms is more than this below the Cauchy-Schwarz bound are omitted; None keeps all.
-        limit: maximum number of nodes of the search tree.
+        half_weights: half the exponent of each axis's dimension, in integer units.
+        slack: monomials whose size is more than this below the Cauchy-Schwarz bound are omitted; None keeps all.
+        limit: maximum number of search nodes; None for no limit.
 
     Raises:
         Exhausted: the limit is exceeded.
     """
-    setup = _ProductSetup(a, b, contraction, half)
-    top = setup.start.bound if slack is None else setup.top
-    setup.search.run(setup.start, None if slack is None else top - slack, limit)
+    setup = _ProductSetup(a, b, contraction, half_weights)
+    top = setup.start.upper_bound if slack is None else setup.cauchy_schwarz
+    setup.search.search(setup.start, None if slack is None else top - slack, limit)
     terms = tuple(dict.fromkeys([setup.canonicalise_matching(m) for m in setup.search.matchings]))
-    cut = setup.search.cut
-    return KernelProduct(terms, None if cut is None else cut - top, setup.search.nodes)
+    cut = setup.search.omitted_bound
+    return KernelProduct(terms, None if cut is None else cut - top, setup.search.nodes_visited)
 
 
 def find_matching(
     a: Kernel,
     b: Kernel,
     contraction: Contraction,
-    half: Mapping[str, int],
+    half_weights: Mapping[str, int],
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
-    """Finds a matching of ``a * b`` that makes a wanted kernel.
+    """Finds a matching in ``a * b`` that yields a wanted monomial.
 
-    Classes of ``b`` are numbered after those of ``a``, as in ``multiply``.
+    Classes of ``b`` are numbered after those of ``a``.
 
     Args:
-        a: the left kernel.
-        b: the right kernel.
+        a: the left monomial.
+        b: the right monomial.
         contraction: how their open indices are connected.
-        half: half the exponent of each axis, in integer units.
+        half_weights: half the exponent of each axis's dimension, in integer units.
         slack: how far below the Cauchy-Schwarz bound the search goes.
-        wanted: tests a kernel and its coherent axes.
+        wanted: tests a monomial and its coherent axes.
 
     Raises:
-        LookupError: no matching within ``slack`` makes such a kernel.
+        LookupError: no matching within ``slack`` yields such a monomial.
     """
-    setup = _ProductSetup(a, b, contraction, half)
-    setup.search.run(setup.start, setup.top - slack, None)
+    setup = _ProductSetup(a, b, contraction, half_weights)
+    setup.search.search(setup.start, setup.cauchy_schwarz - slack, None)
     for m in setup.search.matchings:
         if wanted(*setup.canonicalise_matching(m)):
             pairs = [(setup.leaves[x], setup.leaves[y]) for x, y in m.pairs]
-            return Matching(m.forest, setup.apart(m), (*setup.identical, *pairs))
-    raise LookupError("no matching makes this kernel")
+            return Matching(m.roots, setup.unmatched_leaves(m), (*setup.identical_pairs, *pairs))
+    raise LookupError("no matching within the slack yields the wanted monomial")
 
 
 class _ProductSetup:
-    """A product of two kernels as a search for matchings.
+    """A product of two monomials, prepared for the search for matchings.
 
     Attributes:
-        types: axis of each class; those of the right kernel are numbered after those of the left.
-        outs: classes of the open indices.
-        top: the Cauchy-Schwarz bound: rms(a) + rms(b) + the full dimension of every summed label, without coefficients.
+        class_axes: axis of each class; those of the right monomial are numbered after those of the left one.
+        open_classes: class of each open index of the result.
+        cauchy_schwarz: the Cauchy-Schwarz bound: rms(a) + rms(b) + the full dimension of every summed label, without
+            coefficients.
         start: the contracted product before anything is matched.
-        leaves: leaves that may be matched, those of the left kernel first.
-        free: leaves without a partner.
-        identical: left and right leaves with the same name and classes, which are always matched.
-        marks: indicators.
+        leaves: leaves that may be matched, those of the left monomial first.
+        left_count: number of these in the left monomial.
+        without_partner: leaves whose name the other monomial lacks.
+        all_leaves: ``leaves``, then ``without_partner``.
+        identical_pairs: left and right leaves with the same name and classes, which are always matched.
+        indicators: leaves that stand for indicators or constants.
+        exchanges: interchangeable leaves; None if there are none.
+        search: the search.
     """
 
-    def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int]) -> None:
-        shift, self.types = len(a.types), a.types + b.types
-        weight, active = [half[axis] for axis in self.types], [axis == "K" for axis in self.types]
-        opens = a.opens + tuple([c + shift for c in b.opens])
-        forest, mass, most = list(range(len(weight))), [1] * len(weight), [2] * len(weight)
-        self.top = 0
+    def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half_weights: Mapping[str, int]) -> None:
+        shift, self.class_axes = len(a.class_axes), a.class_axes + b.class_axes
+        halves, active = [half_weights[axis] for axis in self.class_axes], [axis == "K" for axis in self.class_axes]
+        opens = a.open_classes + tuple([c + shift for c in b.open_classes])
+        roots, weight, max_weight = list(range(len(halves))), [1] * len(halves), [2] * len(halves)
+        self.cauchy_schwarz = 0
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for label, c in zip(contraction.left + contraction.right, opens, strict=True):
-            if mass[c]:
-                mass[c] = 0
+            if weight[c]:
+                weight[c] = 0
             else:
-                self.top -= weight[c]
-            r, s = forest[first.setdefault(label, c)], forest[c]
+                self.cauchy_schwarz -= halves[c]
+            r, s = roots[first.setdefault(label, c)], roots[c]
             last[label] = c
             if r != s:
-                forest = merge_roots(forest, s, r) if active[s] and not active[r] else merge_roots(forest, r, s)
-        self.top += sum([h for h, m in zip(weight, mass, strict=True) if m])
-        self.outs = tuple([first[label] for label in contraction.out])
+                roots = merge_roots(roots, s, r) if active[s] and not active[r] else merge_roots(roots, r, s)
+        self.cauchy_schwarz += sum([h for h, m in zip(halves, weight, strict=True) if m])
+        self.open_classes = tuple([first[label] for label in contraction.out])
         for label, c in last.items():
             if label not in contraction.out:
-                self.top += 2 * weight[c]
-                mass[forest[c]] += 2
-        for c in self.outs:
-            r = forest[c]
-            mass[r] = mass[r] - 1 if most[r] == 0 else 0
-            most[r] = 0
+                self.cauchy_schwarz += 2 * halves[c]
+                weight[roots[c]] += 2
+        for c in self.open_classes:
+            r = roots[c]
+            weight[r] = weight[r] - 1 if max_weight[r] == 0 else 0
+            max_weight[r] = 0
         centred = frozenset([first[label] for label in contraction.centred])
-        self._sort_leaves(a, b, shift, forest, {forest[c] for c in centred})
-        for _, classes in self.free:
+        self._sort_leaves(a, b, shift, roots, {roots[c] for c in centred})
+        for _, classes in self.without_partner:
             for c in classes:
-                if most[forest[c]] == 2:
-                    most[forest[c]] = 1
-        bound = sum([h * min(m, n) for h, m, n in zip(weight, mass, most, strict=True)])
-        near = [0] * len(weight)
-        self.every = self.leaves + self.free
-        for k, (_, classes) in enumerate(self.every):
+                if max_weight[roots[c]] == 2:
+                    max_weight[roots[c]] = 1
+        bound = sum([h * min(m, n) for h, m, n in zip(halves, weight, max_weight, strict=True)])
+        touching = [0] * len(halves)
+        self.all_leaves = self.leaves + self.without_partner
+        for k, (_, classes) in enumerate(self.all_leaves):
             for c in classes:
-                near[forest[c]] |= 1 << k
-        self.search = MatchingSearch(weight, active, self.leaves, self.lefts, self.alike, centred)
-        rest = (1 << len(self.leaves)) - 1
-        kind = [] if self.alike is None else list(self.alike.kind)
-        self.start = PartialMatching(forest, mass, most, bound, near, rest, 0, kind, ())
+                touching[roots[c]] |= 1 << k
+        self.search = MatchingSearch(halves, active, self.leaves, self.left_count, self.exchanges, centred)
+        undecided = (1 << len(self.leaves)) - 1
+        kinds = [] if self.exchanges is None else list(self.exchanges.kinds)
+        self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
-    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, forest: list[int], centred: set[int]) -> None:
-        """Sorts leaves into indicators, identical pairs, those with a partner and those without."""
+    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
+        """Sorts the leaves of both monomials into indicators, identical pairs, leaves with a partner, and leaves
+        without one."""
         count = len(a.leaves)
-        every = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
-        self.marks = [leaf for leaf in every if leaf[0].startswith(INDICATOR)]
-        left = [k for k in range(count) if not every[k][0].startswith(INDICATOR)]
-        right = [k for k in range(count, len(every)) if not every[k][0].startswith(INDICATOR)]
-        names = {every[k][0] for k in left} & {every[k][0] for k in right}
-        merged = {k: (every[k][0], [forest[c] for c in every[k][1]]) for k in (*left, *right) if every[k][0] in names}
-        self.identical: list[tuple[Leaf, Leaf]] = []
+        leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
+        self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
+        left = [k for k in range(count) if not leaves[k][0].startswith(INDICATOR)]
+        right = [k for k in range(count, len(leaves)) if not leaves[k][0].startswith(INDICATOR)]
+        names = {leaves[k][0] for k in left} & {leaves[k][0] for k in right}
+        merged = {k: (leaves[k][0], [roots[c] for c in leaves[k][1]]) for k in (*left, *right) if leaves[k][0] in names}
+        self.identical_pairs: list[tuple[Leaf, Leaf]] = []
         gone: list[int] = []
         for x in left:
             if x in merged and not centred.isdisjoint(merged[x][1]):
                 continue
             y = next((y for y in right if x in merged and merged[x] == merged.get(y) and y not in gone), None)
             if y is not None:
-                self.identical.append((every[x], every[y]))
+                self.identical_pairs.append((leaves[x], leaves[y]))
                 gone += [x, y]
         if gone:
             left, right = ([k for k in side if k not in gone] for side in (left, right))
-            names = {every[k][0] for k in left} & {every[k][0] for k in right}
-        self.free = [every[k] for k in (*left, *right) if every[k][0] not in names]
-        left = [k for k in left if every[k][0] in names]
-        chosen = left + [k for k in right if every[k][0] in names]
-        self.leaves, self.lefts = [every[k] for k in chosen], len(left)
-        self.alike: Exchanges | None = None
-        one, two = find_exchangeable(a), find_exchangeable(b)
-        if chosen and max(one.kind + two.kind) >= 0:
-            component = [*one.component, *[c + len(one.kind) for c in two.component]]
-            kind = [*one.kind, *[k if k < 0 else k + (len(one.kind) << KINDS) for k in two.kind]]
+            names = {leaves[k][0] for k in left} & {leaves[k][0] for k in right}
+        self.without_partner = [leaves[k] for k in (*left, *right) if leaves[k][0] not in names]
+        left = [k for k in left if leaves[k][0] in names]
+        chosen = left + [k for k in right if leaves[k][0] in names]
+        self.leaves, self.left_count = [leaves[k] for k in chosen], len(left)
+        self.exchanges: Exchanges | None = None
+        exchanges_a, exchanges_b = find_exchangeable(a), find_exchangeable(b)
+        if chosen and max(exchanges_a.kinds + exchanges_b.kinds) >= 0:
+            component = [*exchanges_a.components, *[c + len(exchanges_a.kinds) for c in exchanges_b.components]]
+            kind = [
+                *exchanges_a.kinds,
+                *[k if k < 0 else k + (len(exchanges_a.kinds) << KINDS) for k in exchanges_b.kinds],
+            ]
             kind = [~c if k < 0 else k for c, k in enumerate(kind)]
-            place = one.place + two.place
-            self.alike = Exchanges(
+            place = exchanges_a.places + exchanges_b.places
+            self.exchanges = Exchanges(
                 tuple([component[k] for k in chosen]), tuple([place[k] for k in chosen]), tuple(kind)
             )
 
-    def apart(self, m: PartialMatching) -> list[Leaf]:
-        """Returns the leaves that a matching leaves unmatched."""
-        return self.free + [leaf for k, leaf in enumerate(self.leaves) if m.apart >> k & 1]
+    def unmatched_leaves(self, m: PartialMatching) -> list[Leaf]:
+        """Returns the leaves that a matching leaves unmatched, without indicators."""
+        return self.without_partner + [leaf for k, leaf in enumerate(self.leaves) if m.unmatched >> k & 1]
 
     def canonicalise_matching(self, m: PartialMatching) -> tuple[Kernel, tuple[str, ...]]:
-        """Returns the canonical kernel of a matching, and the axes of the classes that nothing touches (summed with
+        """Returns the monomial that a matching yields, and the axes of the classes that no leaf touches (summed with
         weight 1)."""
-        forest, types, every, near = m.forest, self.types, self.every, m.near
-        apart = m.apart | (1 << len(every)) - (1 << len(self.leaves))
-        if self.marks:
-            live = {r for r, most in enumerate(m.most) if most < 2 and forest[r] == r}
-            every, near = every.copy(), near.copy()
-            for mark in keep_marks([self.merge_leaf(x, forest) for x in self.marks], live):
-                apart |= 1 << len(every)
-                for r in mark[1]:
-                    near[r] |= 1 << len(every)
-                every.append(mark)
-        gain: list[str] = []
+        roots, axes, all_leaves, touching = m.roots, self.class_axes, self.all_leaves, m.touching
+        unmatched = m.unmatched | (1 << len(all_leaves)) - (1 << len(self.leaves))
+        if self.indicators:
+            live = {r for r, max_weight in enumerate(m.max_weight) if max_weight < 2 and roots[r] == r}
+            all_leaves, touching = all_leaves.copy(), touching.copy()
+            for indicator in keep_indicators([self.merge_leaf(x, roots) for x in self.indicators], live):
+                unmatched |= 1 << len(all_leaves)
+                for r in indicator[1]:
+                    touching[r] |= 1 << len(all_leaves)
+                all_leaves.append(indicator)
+        coherent: list[str] = []
         groups: list[int] = []
-        for r, most in enumerate(m.most):
-            if most == 2:
-                if forest[r] == r:
-                    gain.append(types[r])
-            elif most and forest[r] == r:
-                together, others = near[r] & apart, []
+        for r, max_weight in enumerate(m.max_weight):
+            if max_weight == 2:
+                if roots[r] == r:
+                    coherent.append(axes[r])
+            elif max_weight and roots[r] == r:
+                together, others = touching[r] & unmatched, []
                 for g in groups:
                     if g & together:
                         together |= g
                     else:
                         others.append(g)
                 groups = [*others, together]
-        number = number_open([forest[c] for c in self.outs])
+        number = number_open([roots[c] for c in self.open_classes])
         parts = []
         for g in groups:
-            apart ^= g
+            unmatched ^= g
             parts.append(
-                canonicalise_component(types, [self.merge_leaf(every[k], forest) for k in iterate_bits(g)], number)
+                canonicalise_component(axes, [self.merge_leaf(all_leaves[k], roots) for k in iterate_bits(g)], number)
             )
         parts += [
-            canonicalise_component(types, [self.merge_leaf(every[k], forest)], number) for k in iterate_bits(apart)
+            canonicalise_component(axes, [self.merge_leaf(all_leaves[k], roots)], number)
+            for k in iterate_bits(unmatched)
         ]
-        parts.sort(key=PLACE)
+        parts.sort(key=BY_SORT_KEY)
         kernel = _intern_kernel(
-            tuple([types[c] for c in number]), tuple([number[forest[c]] for c in self.outs]), tuple(parts)
+            tuple([axes[c] for c in number]), tuple([number[roots[c]] for c in self.open_classes]), tuple(parts)
         )
-        return kernel, tuple(sorted(gain))
+        return kernel, tuple(sorted(coherent))
 
     @staticmethod
-    def merge_leaf(leaf: Leaf, forest: list[int]) -> Leaf:
+    def merge_leaf(leaf: Leaf, roots: list[int]) -> Leaf:
         """Returns a leaf with each class replaced by the one that it was merged into."""
-        return leaf[0], tuple([forest[c] for c in leaf[1]])
+        return leaf[0], tuple([roots[c] for c in leaf[1]])
 
 
-def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
-    """Returns the indicators and constants that a kernel keeps.
+def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
+    """Returns the indicators and constants that a monomial keeps after the product.
 
     Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
     sum over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
 
     Args:
-        marks: indicators and constants.
+        indicators: indicators and constants.
         live: classes that are open, or that an unmatched leaf touches.
     """
     kept: list[Leaf] = []
-    for name, classes in marks:
+    for name, classes in indicators:
         left = tuple([c for c in classes if c in live])
         if not name.startswith(CONSTANT):
             if len(left) == len(classes) and (name, classes) not in kept:
@@ -391,29 +411,29 @@ def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
         elif left:
             gone = [c for c in classes if c not in live]
             if gone:
-                summed = sorted([x for x, others in marks if [c for c in gone if c in others]])
+                summed = sorted([x for x, others in indicators if [c for c in gone if c in others]])
                 name = f"{CONSTANT}sum of {' '.join(summed)})"
             kept.append((name, left))
     return kept
 
 
 @lru_cache(MAX_CACHED)
-def _intern_kernel(types: tuple[str, ...], opens: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
-    """Returns the kernel with these components; equal ones are one object."""
-    return Kernel(*join_components(types, opens, parts))
+def _intern_kernel(axes: tuple[str, ...], open_classes: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
+    """Returns the monomial with these components; the same object for equal arguments."""
+    return Kernel(*join_components(axes, open_classes, parts))
 
 
 @lru_cache(MAX_CACHED)
 def find_exchangeable(kernel: Kernel) -> Exchanges:
-    """Finds the leaves of a kernel that may be exchanged: those of equal components that share only open classes."""
-    number = number_open(kernel.opens)
+    """Finds the interchangeable leaves of a monomial: those of isomorphic components that share only open classes."""
+    number = number_open(kernel.open_classes)
     where: dict[Leaf, list[int]] = {}
     for k, leaf in enumerate(kernel.leaves):
         where.setdefault(leaf, []).append(k)
     group, place = [0] * len(kernel.leaves), [0] * len(kernel.leaves)
     seen: list[Component] = []
     for part in split_components(kernel.leaves, number):
-        first, inner, renumbered = renumber_component(kernel.types, part, number)
+        first, inner, renumbered = renumber_component(kernel.class_axes, part, number)
         shape, order = label_component(first, inner, renumbered)
         renamed = {c: k for k, c in enumerate(order)}
         named = [(name, tuple([renamed[c] for c in classes])) for name, classes in renumbered]
@@ -425,6 +445,7 @@ def find_exchangeable(kernel: Kernel) -> Exchanges:
     return Exchanges(tuple(group), tuple(place), tuple(kind))
 
 
-def population(axis: str) -> str:
-    """Returns the axis that an axis is a part of: the active experts (K) are some of all experts (M)."""
+def parent_axis(axis: str) -> str:
+    """Returns the axis of which an axis is a part: M (all experts) for K (active experts), otherwise the axis
+    itself."""
     return "M" if axis == "K" else axis

@@ -1,7 +1,10 @@
-"""Packed exponents: one integer holds an exponent of n and the linear form that it is the value of.
+"""Packed exponents: one integer for an exponent of n on a ray, together with the formula that it is the value of.
 
-From the most significant bits down: the value on the ray; minus the number of factors that are unknowns, so that of
-equal exponents the simplest monomial is the largest; counts of the unknowns b, c, d, alpha; twice the power of each
+On the ray N = n, M = n^2, the monomial ``N^(1/2) M^-1 n^-c`` has, for c = 1/4, the exponent 1/2 - 2 - 1/4. Its packed
+exponent stores this value and the formula (powers 1/2 of N and -1 of M, count -1 of the unknown c).
+
+Fields from the most significant bits down: the value on the ray; minus the number of factors that are unknowns, so that
+of equal exponents the simplest monomial is the largest; counts of the unknowns b, c, d, alpha; twice the power of each
 axis. Sums and comparisons of exponents are sums and comparisons of integers, and are exact. Read next: ``signals.py``.
 """
 
@@ -16,40 +19,39 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
-"""The unit of exponents is one over this, times the rates of the ray relative to the largest. So a multiple of a ray
-packs to the same integers.
-"""
+"""Exponents are stored as multiples of 1 / (_UNIT * the rates of the ray relative to the largest). So the unit
+scales with the ray, and a multiple of a ray packs to the same integers."""
 COARSER = "give powers whose denominators have no prime factor above 13"
 FIELD = 24
-"""Bits of each component of a packed exponent, whole bytes; components are small counts, far below 2**23."""
+"""Bits of each field of a packed exponent but the value: whole bytes, for counts far below 2**23."""
 _NEGATIVE = 1 << FIELD - 1
-"""Added to each component, so that none is negative and they can be read off one by one."""
+"""Offset that makes every field non-negative before the fields are read."""
 
 
 class Packing:
-    """Packs and unpacks exponents on one ray, for one list of unknowns.
+    """Packs exponents of n and their formulas into integers, and unpacks them, for one ray and one list of unknowns.
 
     Attributes:
-        ray: rates of the axes.
-        unknowns: the unknowns.
-        counted: axes whose powers are stored.
+        ray: rate of each axis.
+        unknowns: names of the unknowns.
+        stored_axes: axes whose powers are stored.
     """
 
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
         self.ray = ray
         self.unknowns = tuple(unknowns)
-        self.counted = ray.axes
+        self.stored_axes = ray.axes
         finest = _UNIT * lcm(*((ray[axis] / ray.largest).denominator for axis in ray.axes))
         self._unit = finest / ray.largest
-        self._axis = {axis: FIELD * k for k, axis in enumerate(self.counted)}
-        self._unknown = {name: FIELD * k for k, name in enumerate(self.unknowns, len(self.counted))}
-        self._shift = FIELD * (len(self.counted) + len(self.unknowns) + 1)
-        self._bias = sum(_NEGATIVE << FIELD * k for k in range(len(self.counted) + len(self.unknowns)))
+        self._axis = {axis: FIELD * k for k, axis in enumerate(self.stored_axes)}
+        self._unknown = {name: FIELD * k for k, name in enumerate(self.unknowns, len(self.stored_axes))}
+        self._shift = FIELD * (len(self.stored_axes) + len(self.unknowns) + 1)
+        self._bias = sum(_NEGATIVE << FIELD * k for k in range(len(self.stored_axes) + len(self.unknowns)))
         self._values = dict[int, Fraction]()
         self._forms = dict[int, Form]()
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
-        """Packs an exponent.
+        """Packs an exponent of n and its formula into one integer.
 
         Args:
             value: the exponent of n on the ray.
@@ -57,7 +59,7 @@ class Packing:
             unknowns: count of each unknown.
 
         Raises:
-            UsageError: the exponent is no multiple of the unit.
+            UsageError: the exponent is not a multiple of the unit.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
@@ -71,31 +73,32 @@ class Packing:
                 packed += count << self._unknown[name]
         return packed - (sum(map(abs, unknowns.values())) << self._shift - FIELD)
 
-    def scale(self, axes: Mapping[str, Fraction | int]) -> int:
-        """Packs the exponent of a product of powers of the axes."""
+    def pack_powers(self, axes: Mapping[str, Fraction | int]) -> int:
+        """Packs the exponent of a product of powers of the axes, such as ``{"N": 1, "M": Fraction(-1, 2)}``."""
         return self.pack(Power.of(axes).on(self.ray), axes, {})
 
-    def value(self, packed: int) -> Fraction:
-        """Returns the exponent of n."""
-        whole = self.whole(packed)  # of a deep network a packed exponent is kilobytes, this is not
+    def exponent(self, packed: int) -> Fraction:
+        """Returns the exponent of n on the ray that a packed exponent stores."""
+        whole = self.units(packed)  # as a dictionary key; a packed exponent of a deep network takes kilobytes
         if whole not in self._values:
             self._values[whole] = Fraction(whole * self._unit.denominator, self._unit.numerator)
         return self._values[whole]
 
-    def whole(self, packed: int) -> int:
-        """Returns the exponent of n in units of this packing."""
+    def units(self, packed: int) -> int:
+        """Returns the exponent of n on the ray as an integer number of units; it is cheaper to compare than the
+        exponent."""
         return (packed >> self._shift - 1) + 1 >> 1
 
     def form(self, packed: int) -> Form:
-        """Returns the linear form of a packed exponent."""
+        """Returns the formula that a packed exponent stores: a power of the axes and counts of the unknowns."""
         if packed not in self._forms:
-            self._forms[packed] = self._form(packed)
+            self._forms[packed] = self._unpack_form(packed)
         return self._forms[packed]
 
-    def _form(self, packed: int) -> Form:
-        width, length = FIELD // 8, len(self.counted) + len(self.unknowns)
+    def _unpack_form(self, packed: int) -> Form:
+        width, length = FIELD // 8, len(self.stored_axes) + len(self.unknowns)
         digits = (packed + self._bias & (1 << FIELD * length) - 1).to_bytes(width * length, "little")
         counts = [int.from_bytes(digits[k : k + width], "little") - _NEGATIVE for k in range(0, width * length, width)]
-        axes = {axis: Fraction(c, 2) for axis, c in zip(self.counted, counts, strict=False)}
-        named = zip(self.unknowns, counts[len(self.counted) :], strict=True)
+        axes = {axis: Fraction(c, 2) for axis, c in zip(self.stored_axes, counts, strict=False)}
+        named = zip(self.unknowns, counts[len(self.stored_axes) :], strict=True)
         return Form(Power.of(axes), tuple((u, c) for u, c in named if c))

@@ -1,6 +1,6 @@
-"""Signals in normal order: random tensors as maps from kernels to packed exponents (``packing.py``), on one ray.
+"""Signals: random tensors as linear combinations of Wick monomials, with packed exponents as coefficients.
 
-``Signal.tail`` bounds what pruning drops.
+The coefficient of a monomial is stored only as an exponent of n (``packing.py``), on one ray.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class Scalar(NamedTuple):
-    """A deterministic factor.
+    """A deterministic factor, such as a learning rate.
 
     Attributes:
-        label: its name in explanations.
-        size: its packed size.
-        certain: True if that size is certified.
+        label: name of the factor in explanations.
+        size: packed exponent of the factor.
+        certain: whether that exponent is certified; if False, it is only an upper bound.
     """
 
     label: str
@@ -26,11 +26,11 @@ class Scalar(NamedTuple):
 
 
 class EntrySize(NamedTuple):
-    """The size of the entries of an outer product.
+    """The size of the entries of a signal that is not formed explicitly, such as the outer product of two signals.
 
     Attributes:
-        packed: the packed size; None if it is exactly zero.
-        certain: True if it is certified.
+        packed: packed exponent of the root-mean-square; None if the entries are exactly zero.
+        certain: whether that exponent is certified.
     """
 
     packed: int | None
@@ -43,127 +43,149 @@ Rule: TypeAlias = Literal[
 
 
 class Provenance:
-    """The origin of a signal, for explanations (``monomials.py``); no computation uses it.
+    """The operation that computed a signal. Explanations read it (``monomials.py``); no size depends on it.
 
     Attributes:
-        rule: the operation.
-        parts: its operands.
-        scalars: the factors of ``scaled``.
-        tag: the kind of product, such as ``forward ROLE`` for the inner product of a rank-one update with its input.
+        rule: the operation, such as ``product``.
+        operands: the signals that it was applied to.
+        scalars: the deterministic factors, if the rule is ``scaled``.
+        tag: for a product, what it is in training, such as ``forward ROLE`` for the inner product of a rank-one update
+            of the parameter ROLE with its input.
     """
 
-    __slots__ = ("parts", "rule", "scalars", "tag")
+    __slots__ = ("operands", "rule", "scalars", "tag")
 
     def __init__(
-        self, rule: Rule, parts: tuple[Signal, ...] = (), scalars: tuple[Scalar, ...] = (), tag: str = ""
+        self, rule: Rule, operands: tuple[Signal, ...] = (), scalars: tuple[Scalar, ...] = (), tag: str = ""
     ) -> None:
-        self.rule, self.parts, self.scalars, self.tag = rule, parts, scalars, tag
+        self.rule, self.operands, self.scalars, self.tag = rule, operands, scalars, tag
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget: how precisely signals are kept. Budgets increase until an answer is certified.
+    """Limits on the precision and the work of a computation. An analysis raises them until it has a certificate.
 
     Attributes:
-        gap: kernels this far below the leading one are dropped, in powers of the axis that grows fastest.
-        most: maximum number of kernels of a signal; the largest are kept, and of equal ones those with the fewest
-            leaves.
-        leaves: kernels with more leaves than this are dropped.
-        work: maximum number of nodes of the matching searches for one product of two signals.
-        total: maximum number of nodes of all products for one question.
-        whole: nothing is dropped, whatever the gap; a product that exceeds ``work`` raises ``Exhausted``.
-        doubts: maximum number of kernels of a signal that may cancel others.
-        numbers: only the size is kept of an inner product that a norm removes before training
+        gap: a monomial is dropped if its size is this far below the largest one; in powers of the axis that grows
+            fastest.
+        max_kernels: maximum number of monomials of a signal. The largest ones are kept, and of equally large ones those
+            with the fewest leaves.
+        max_leaves: maximum number of leaves of a monomial.
+        max_nodes: maximum number of search nodes for one product of two signals.
+        max_total_nodes: maximum number of search nodes for one question.
+        keeps_all: drop nothing, and raise ``Exhausted`` for a product that exceeds ``max_nodes``.
+        max_doubts: maximum number of monomials of a signal that are in doubt.
+        bounds_inner_products: replace an inner product that a norm removes before training by a bound on its size
             (``projections.replace_by_bound``).
     """
 
     gap: Fraction
-    most: int | None = None
-    leaves: int | None = None
-    work: int | None = None
-    total: int | None = None
-    whole: bool = False
-    doubts: int = 24
-    numbers: bool = False
+    max_kernels: int | None = None
+    max_leaves: int | None = None
+    max_nodes: int | None = None
+    max_total_nodes: int | None = None
+    keeps_all: bool = False
+    max_doubts: int = 24
+    bounds_inner_products: bool = False
+
+
+_OUTSIDE_CONTENT = ("without_centred", "origin", "name", "terms")
+"""Attributes of ``Signal`` that ``Signal.content`` treats separately or ignores."""
 
 
 class Signal:
-    """A random tensor as a sum of kernels with coefficients, of which only the exponents are kept.
+    """A random tensor as a linear combination of Wick monomials. Treat it as immutable.
+
+    Example: with ``W`` of std N^-1/2, ``h[a] = sum_b W[a,b] x[b]`` has the indices ``"a"`` and one term: the monomial
+    ``W[a,b] x[b]`` with the packed exponent -1/2 of N.
 
     Attributes:
-        indices: its open indices, such as ``"ik"``; the algebra has their axes.
-        terms: packed exponent of the coefficient of each kernel, by kernel id; the std of the leaves is included.
-        tail: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
+        indices: the open indices, such as ``"ik"``; ``KernelStore.indices`` has their axes.
+        terms: packed exponent of each monomial's coefficient, by monomial id. It includes the std of the leaves.
+        tail_bound: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
             dropped.
-        leaf: indices of the tensor if the signal is one initial tensor (enables the operator-norm bound).
-        name: its name in explanations; empty for intermediate results.
-        made: its origin.
-        flat: indices along which all of it is constant, including what was dropped.
-        centred: for each index along which some of its terms sum to zero, the signal without these terms.
-        least: packed lower bound on its root-mean-square, if it exceeds those of its kernels.
-        sound: True if every size that it was divided by is certified.
-        loss: packed bound on the dropped terms that may cancel others; part of the tail.
-        depends: initial tensors that all of it is a function of, including what was dropped, as the bits of one
-            integer (``KernelStore.tensor_bit``), which takes less memory than a set of names; None if unknown.
-        curved: True if a kernel may stand for a nonlinear function of its leaves, entry by entry.
-        signed: True if leaves may stand for signs, whose squares do not vary.
+        leaf_indices: indices of the tensor if the signal is a single initial tensor, whose operator norm is known; None
+            for any other signal.
+        name: name in explanations; empty for intermediate results.
+        origin: the operation that computed the signal.
+        constant_along: indices along which the whole signal is constant, dropped terms included.
+        without_centred: ``without_centred[x]`` is the signal without the terms that sum to zero over the index x.
+            Indices over which no term sums to zero have no entry.
+        lower_bound: packed lower bound on the root-mean-square, if it is known from another argument than the size of
+            the monomials.
+        certified_divisors: whether every size that the signal was divided by is certified.
+        doubt_bound: packed upper bound on the dropped terms that were in doubt; a part of ``tail_bound``.
+        depends_on: the initial tensors that the whole signal is a function of, dropped terms included, as a bit mask
+            (``KernelStore.tensor_bit``); None if unknown.
+        may_be_nonlinear: whether a monomial may stand for a nonlinear function of its leaves, entry by entry.
+        may_be_signs: whether leaves may stand for signs, whose squares are constant.
     """
 
     __slots__ = (
-        *("centred", "curved", "depends", "flat", "leaf", "indices", "least", "loss", "made", "name", "signed"),
-        *("sound", "tail", "terms"),
+        *("certified_divisors", "constant_along", "depends_on", "doubt_bound", "leaf_indices", "indices"),
+        *("lower_bound", "may_be_nonlinear", "may_be_signs", "name", "origin", "tail_bound", "terms"),
+        "without_centred",
     )
 
     def __init__(
         self,
         indices: str,
         terms: dict[int, int],
-        tail: int | None = None,
-        leaf: str | None = None,
+        tail_bound: int | None = None,
+        leaf_indices: str | None = None,
         name: str = "",
-        made: Provenance | None = None,
-        flat: frozenset[str] = frozenset(),
-        centred: Mapping[str, Signal] | None = None,
-        least: int | None = None,
-        sound: bool = True,
-        loss: int | None = None,
-        depends: int | None = None,
-        curved: bool = False,
-        signed: bool = False,
+        origin: Provenance | None = None,
+        constant_along: frozenset[str] = frozenset(),
+        without_centred: Mapping[str, Signal] | None = None,
+        lower_bound: int | None = None,
+        certified_divisors: bool = True,
+        doubt_bound: int | None = None,
+        depends_on: int | None = None,
+        may_be_nonlinear: bool = False,
+        may_be_signs: bool = False,
     ) -> None:
-        self.indices, self.terms, self.tail, self.leaf, self.name, self.made = indices, terms, tail, leaf, name, made
-        self.flat, self.least, self.sound, self.loss, self.depends = flat, least, sound, loss, depends
-        self.centred: Mapping[str, Signal] = {} if centred is None else centred
-        self.curved, self.signed = curved, signed
+        self.indices, self.terms, self.name, self.origin = indices, terms, name, origin
+        self.tail_bound, self.doubt_bound, self.lower_bound = tail_bound, doubt_bound, lower_bound
+        self.leaf_indices, self.constant_along, self.depends_on = leaf_indices, constant_along, depends_on
+        self.without_centred: Mapping[str, Signal] = {} if without_centred is None else without_centred
+        self.certified_divisors = certified_divisors
+        self.may_be_nonlinear, self.may_be_signs = may_be_nonlinear, may_be_signs
 
     @property
-    def zero(self) -> bool:
-        """True if it is exactly zero: it has no kernels, and nothing was dropped."""
-        return not self.terms and self.tail is None
+    def is_zero(self) -> bool:
+        """Whether the signal is exactly zero: it has no monomials, and none was dropped."""
+        return not self.terms and self.tail_bound is None
 
     @property
     def content(self) -> Hashable:
-        """Everything that determines sizes, as a hashable value; name and origin are excluded."""
-        own = (getattr(self, x) for x in Signal.__slots__ if x not in ("centred", "made", "name", "terms"))
-        return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.centred.items())
+        """A hashable value of all attributes that sizes depend on, that is, all but ``name`` and ``origin``."""
+        own = tuple(getattr(self, x) for x in Signal.__slots__ if x not in _OUTSIDE_CONTENT)
+        return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.without_centred.items())
 
-    def again(self) -> Signal:
-        """Returns a copy."""
-        copy = object.__new__(Signal)
-        copy.indices, copy.terms, copy.tail, copy.leaf = self.indices, self.terms, self.tail, self.leaf
-        copy.name, copy.made, copy.flat, copy.centred = self.name, self.made, self.flat, self.centred
-        copy.least, copy.sound, copy.loss, copy.depends = self.least, self.sound, self.loss, self.depends
-        copy.curved, copy.signed = self.curved, self.signed
-        return copy
+    def copy(self) -> Signal:
+        """Returns a shallow copy."""
+        other = object.__new__(Signal)  # no loop over the slots, for speed
+        other.indices, other.terms, other.name, other.origin = self.indices, self.terms, self.name, self.origin
+        other.tail_bound, other.doubt_bound, other.lower_bound = self.tail_bound, self.doubt_bound, self.lower_bound
+        other.leaf_indices, other.constant_along = self.leaf_indices, self.constant_along
+        other.depends_on, other.without_centred = self.depends_on, self.without_centred
+        other.certified_divisors = self.certified_divisors
+        other.may_be_nonlinear, other.may_be_signs = self.may_be_nonlinear, self.may_be_signs
+        return other
 
-    def but(self, **changes: Any) -> Signal:
-        """Returns a copy with other values of some attributes."""
-        copy = self.again()
+    def replace(self, **changes: Any) -> Signal:
+        """Returns a copy in which the given attributes have new values."""
+        copy = self.copy()
         for name, value in changes.items():
             setattr(copy, name, value)
         return copy
 
+    def derive(self, rule: Rule, *scalars: Scalar, **changes: Any) -> Signal:
+        """Returns a copy with new attributes whose origin is an operation on this signal; it is no initial tensor."""
+        changes = {"leaf_indices": None, **changes}
+        return self.replace(origin=Provenance(rule, (self,), scalars), **changes)
+
 
 def larger_size(a: int | None, b: int | None) -> int | None:
-    """Returns the larger of two packed sizes; None is zero."""
+    """Returns the larger of two packed sizes, where None is the size of zero."""
     return b if a is None else a if b is None or a >= b else b

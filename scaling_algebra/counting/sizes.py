@@ -1,4 +1,4 @@
-"""The size of a signal: its leading exponent, upper bounds, and what is kept of it under a budget."""
+"""Sizes of signals: the leading exponent, upper bounds, whether these are certified, and pruning to a budget."""
 
 from __future__ import annotations
 
@@ -15,163 +15,195 @@ from .store import KernelStore
 
 
 class SignalSizes(KernelStore):
-    """Computes sizes of signals from their kernels."""
+    """Computes sizes of signals from their Wick monomials, as packed exponents."""
 
     def rms(self, s: Signal) -> int | None:
-        """Returns the packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
+        """Returns the size of a signal: the packed exponent of its root-mean-square over entries and initialisation.
 
-        Law: each kernel has weight 1/2 per summed class, and -1/2 per repeated open class; the largest kernel
-        determines the size. Source: the half-weight rule, tested against the Wick sum in
-        tests/engine/test_half_weight.py.
+        It is that of the largest monomial which is not in doubt, or ``Signal.lower_bound`` if that is larger; None if
+        there is neither.
+
+        Law: a monomial has weight 1/2 per summed class and -1/2 per repeated open class. Source: the half-weight rule,
+        tested against the Wick sum in tests/engine/test_half_weight.py.
         """
-        weights, doubted, largest = self.weights, self.in_doubt, s.least
+        weights, doubted, largest = self.weights, self.in_doubt, s.lower_bound
         for k, e in s.terms.items():
             if (largest is None or e + weights[k] > largest) and not doubted[k]:
                 largest = e + weights[k]
         return largest
 
-    def bound(self, s: Signal) -> int | None:
-        """Returns a packed upper bound on the root-mean-square of the whole signal; None for exactly zero.
+    def upper_bound(self, s: Signal) -> int | None:
+        """Returns a packed upper bound on the root-mean-square of a signal; None if the signal is exactly zero.
 
-        It includes the kernels that were dropped.
+        Unlike ``rms``, it takes monomials in doubt and dropped ones into account.
         """
-        weights, largest = self.weights, larger_size(s.least, s.tail)
+        weights, largest = self.weights, larger_size(s.lower_bound, s.tail_bound)
         for k, e in s.terms.items():
             if largest is None or e + weights[k] > largest:
                 largest = e + weights[k]
         return largest
 
-    def certified(self, s: Signal) -> bool:
-        """Tests whether the leading exponent is exact: nothing that was dropped is larger, and every divisor is
-        certified."""
-        lead, bound = self.rms(s), self.bound(s)
-        return self.stands(s) and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
+    def is_certified(self, s: Signal) -> bool:
+        """Tests whether ``rms`` is exact: it is a lower bound, and nothing in doubt or dropped is larger."""
+        lead, bound = self.rms(s), self.upper_bound(s)
+        complete = bound is None or (lead is not None and self.exponent(lead) >= self.exponent(bound))
+        return self.is_lower_bound(s) and complete
 
-    def stands(self, s: Signal) -> bool:
-        """Tests whether the leading exponent is a lower bound: it exceeds all that may cancel it, and divisors are
+    def is_lower_bound(self, s: Signal) -> bool:
+        """Tests whether ``rms`` is a lower bound: it exceeds everything that may cancel it, and all divisors are
         certified."""
-        lead, loss = self.rms(s), s.loss
+        lead, doubt = self.rms(s), s.doubt_bound
         for k, e in s.terms.items():
-            if self.opaque[k]:
-                loss = larger_size(loss, e + self.weights[k])
-        return s.sound and (loss is None or (lead is not None and self.value(lead) > self.value(loss)))
+            if self.has_unknown_numbers[k]:
+                doubt = larger_size(doubt, e + self.weights[k])
+        above = doubt is None or (lead is not None and self.exponent(lead) > self.exponent(doubt))
+        return s.certified_divisors and above
 
-    def doubtful(self, s: Signal) -> bool:
-        """Tests whether terms that may cancel exceed all others."""
-        lead, bound = self.rms(s), self.bound(s)
-        above = s.tail if lead is None else larger_size(s.tail, lead)
-        return bound is not None and (above is None or self.value(bound) > self.value(above))
+    def is_led_by_doubt(self, s: Signal) -> bool:
+        """Tests whether a monomial in doubt is larger than ``rms`` and than everything that was dropped."""
+        lead, bound = self.rms(s), self.upper_bound(s)
+        above = s.tail_bound if lead is None else larger_size(s.tail_bound, lead)
+        return bound is not None and (above is None or self.exponent(bound) > self.exponent(above))
 
-    def reaches(self, s: Signal, size: int = 0) -> bool:
-        """Tests whether a signal is at least as large as ``size``.
+    def reaches_size(self, s: Signal, size: int = 0) -> bool:
+        """Tests whether the size of a signal is at least a packed size.
 
         Raises:
-            Exhausted: this is not certified.
+            Exhausted: neither answer is certified.
         """
-        lead, bound = self.rms(s), self.bound(s)
-        if lead is not None and self.value(lead) >= self.value(size):
+        lead, bound = self.rms(s), self.upper_bound(s)
+        if lead is not None and self.exponent(lead) >= self.exponent(size):
             return True
-        if bound is not None and self.value(bound) >= self.value(size):
+        if bound is not None and self.exponent(bound) >= self.exponent(size):
             raise Exhausted
         return False
 
-    def varies_apart(self, s: Signal, other: Signal, index: str) -> bool:
-        """Tests whether the leading part of ``s`` varies along an index with a tensor that ``other`` does not vary
-        with."""
+    def varies_independently(self, s: Signal, other: Signal, index: str) -> bool:
+        """Tests whether ``s`` varies along an index with a tensor of its own.
+
+        That is, whether one of its leading monomials has a leaf with this index whose tensor varies along the index in
+        no monomial of ``other``.
+        """
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
-            return {name for k in kernels for name, _ in self.kernels[k].along(x.indices.index(index))}
+            return {name for k in kernels for name, _ in self.kernels[k].leaves_along(x.indices.index(index))}
 
-        return bool(names(s, self.leading(s)) - names(other, other.terms))
+        return bool(names(s, self.find_leading(s)) - names(other, other.terms))
 
-    def complete(self, s: Signal) -> bool:
-        """Tests whether the size is certified and no kernel of the leading size was dropped."""
+    def keeps_all_leading(self, s: Signal) -> bool:
+        """Tests whether the size is certified and every monomial of that size was kept."""
         lead = self.rms(s)
-        return s.sound and (s.tail is None or (lead is not None and self.value(lead) > self.value(s.tail)))
+        return s.certified_divisors and (
+            s.tail_bound is None or (lead is not None and self.exponent(lead) > self.exponent(s.tail_bound))
+        )
 
-    def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the distinct exponents of a signal's terms, largest first.
+    def list_exponents(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
+        """Returns the distinct exponents of n of a signal's monomials and bounds, largest first.
 
         Returns:
-            Pairs (exponent, exact): exact for kernels, False for upper bounds on everything else.
+            Pairs (exponent, exact). ``exact`` is False for monomials in doubt, for ``tail_bound`` and for
+            ``lower_bound``.
         """
-        exponents = {(self.value(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
-        bounds = (x for x in (s.tail, s.least) if x is not None)
-        return tuple(sorted(exponents | {(self.value(x), False) for x in bounds}, reverse=True))
+        exponents = {(self.exponent(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
+        bounds = (x for x in (s.tail_bound, s.lower_bound) if x is not None)
+        return tuple(sorted(exponents | {(self.exponent(x), False) for x in bounds}, reverse=True))
 
-    def forms(self, s: Signal) -> tuple[Form, ...]:
-        """Returns the distinct sizes of a signal's kernels as forms, without kernels that may cancel."""
+    def list_forms(self, s: Signal) -> tuple[Form, ...]:
+        """Returns the distinct formulas of the sizes of a signal's monomials, without monomials in doubt."""
         clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 
-    def leading(self, s: Signal) -> list[int]:
-        """Returns the kernels that have the exponent of the whole signal, simplest monomial first."""
+    def find_leading(self, s: Signal) -> list[int]:
+        """Returns the ids of the monomials whose exponent is that of the whole signal, simplest formula first.
+
+        Monomials in doubt are returned only if no other monomial has this exponent.
+        """
         lead = self.rms(s)
         if lead is None:
             return []
         size = {k: e + self.weights[k] for k, e in s.terms.items()}
         clear = {k: e for k, e in size.items() if not self.in_doubt[k]}
-        size = clear if any(self.whole(e) == self.whole(lead) for e in clear.values()) else size
-        return sorted((k for k in size if self.whole(size[k]) == self.whole(lead)), key=lambda k: -size[k])
+        size = clear if any(self.units(e) == self.units(lead) for e in clear.values()) else size
+        return sorted((k for k in size if self.units(size[k]) == self.units(lead)), key=lambda k: -size[k])
 
     def rank_kernels(self, s: Signal) -> list[tuple[int, int, int]]:
-        """Returns triples (size, kernel, exponent), largest first, in an order that depends on the kernels alone."""
+        """Returns triples (size, monomial id, coefficient), largest size first; ties are broken by the monomials
+        alone."""
         ranked = [(e + self.weights[k], k, e) for k, e in s.terms.items()]
         return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
     def inherit_attributes(s: Signal) -> Signal:
-        """Sets the attributes of a new sum or product that follow from its operands, and returns it."""
-        assert s.made is not None
-        parts = s.made.parts
-        varying = {x for part in parts for x in part.indices if x not in part.flat}
-        s.flat, s.sound = frozenset(s.indices) - varying, all(part.sound for part in parts)
-        bits = [part.depends for part in parts]
-        s.depends = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
-        s.signed = any(part.signed for part in parts)
-        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _may_coincide(s.indices, *parts))
+        """Sets the attributes of a new sum or product that follow from its operands, in place.
+
+        Returns:
+            The same signal.
+        """
+        assert s.origin is not None
+        parts = s.origin.operands
+        varying = {x for part in parts for x in part.indices if x not in part.constant_along}
+        s.constant_along = frozenset(s.indices) - varying
+        s.certified_divisors = all(part.certified_divisors for part in parts)
+        bits = [part.depends_on for part in parts]
+        s.depends_on = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
+        s.may_be_signs = any(part.may_be_signs for part in parts)
+        coincide = s.origin.rule == "product" and _may_coincide(s.indices, *parts)
+        s.may_be_nonlinear = coincide or any(part.may_be_nonlinear for part in parts)
         return s
 
-    def degree(self, packed: int) -> int:
-        """Returns the number of learning rates in a monomial."""
+    def count_rates(self, packed: int) -> int:
+        """Returns the number of learning rates in the formula of a packed exponent, that is, its order in the
+        learning rates."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
-    def before(self, k: int, e: int, other: int) -> bool:
-        """Tests whether the exponent ``e`` of a kernel replaces the exponent ``other``.
+    def supersedes(self, k: int, e: int, other: int) -> bool:
+        """Tests which of two coefficients of one monomial is kept in a sum.
 
-        The larger exponent does. If they are equal and the kernel may cancel others, the one with fewer learning rates
-        does, because it may cancel more.
+        The larger one is. If they are equal and the monomial is in doubt, the one with fewer learning rates is kept,
+        because it may cancel more.
+
+        Args:
+            k: id of the monomial.
+            e: packed exponent of the new coefficient.
+            other: packed exponent of the present coefficient.
+
+        Returns:
+            Whether the new one replaces the present one.
         """
-        if not self.in_doubt[k] or self.whole(e) != self.whole(other):
+        if not self.in_doubt[k] or self.units(e) != self.units(other):
             return e > other
-        return self.degree(e) < self.degree(other)
+        return self.count_rates(e) < self.count_rates(other)
 
     def prune(self, s: Signal) -> Signal:
-        """Moves what the budget does not keep of a new signal to its tail, and returns the signal.
+        """Drops the monomials of a new signal that exceed the budget, in place, and adds their size to ``tail_bound``.
 
-        If an uncertain copy of a kernel is as large as the certain one, it may cancel it. Cancellation happens order by
-        order in the learning rates, so at equal size a certain kernel of lower order is kept.
+        If a monomial is both in doubt and certain, and the copy in doubt is at least as large, it may cancel the
+        certain one. Cancellation happens order by order in the learning rates, so at equal size a certain monomial of
+        lower order is kept.
+
+        Returns:
+            The same signal.
         """
         for k in [k for k in s.terms if self.in_doubt[k]]:
-            clear = s.terms.get(self._clear[k])
-            if clear is None or self.whole(clear) > self.whole(s.terms[k]):
+            e, certain = s.terms[k], s.terms.get(self._certain[k])
+            if certain is None or self.units(certain) > self.units(e):
                 continue
-            if self.whole(clear) < self.whole(s.terms[k]) or self.degree(clear) >= self.degree(s.terms[k]):
-                del s.terms[self._clear[k]]
+            if self.units(certain) < self.units(e) or self.count_rates(certain) >= self.count_rates(e):
+                del s.terms[self._certain[k]]
         lead = self.rms(s)
-        if lead is None or self.rung.whole:
+        if lead is None or self.budget.keeps_all:
             return s
-        rung, floor, order, weights = self.rung, lead - self._gap, self._order, self.weights
-        in_doubt, leaves, tail = self.in_doubt, rung.leaves, s.tail
+        budget, floor, order, weights = self.budget, lead - self._gap, self._order, self.weights
+        in_doubt, leaves, tail = self.in_doubt, budget.max_leaves, s.tail_bound
         keep, doubted = dict[int, int](), dict[int, int]()
         for k, e in s.terms.items():
             if in_doubt[k]:
                 doubted[k] = e
             elif e + weights[k] >= floor and (leaves is None or order[k][0] <= leaves):
                 keep[k] = e
-        for most, kept in ((rung.most, keep), (rung.doubts, doubted)):
+        for most, kept in ((budget.max_kernels, keep), (budget.max_doubts, doubted)):
             if most is not None and len(kept) > most:
-                best = sorted(kept, key=lambda k: (-self.whole(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
+                best = sorted(kept, key=lambda k: (-self.units(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
                 for k in best[most:]:
                     del kept[k]
         keep |= doubted
@@ -179,12 +211,12 @@ class SignalSizes(KernelStore):
             if k not in keep:
                 tail = larger_size(tail, e + weights[k])
                 if in_doubt[k]:
-                    s.loss = larger_size(s.loss, e + weights[k])
-        s.terms, s.tail = keep, tail
+                    s.doubt_bound = larger_size(s.doubt_bound, e + weights[k])
+        s.terms, s.tail_bound = keep, tail
         return s
 
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
-    """Tests whether leaves of two factors may coincide at an index that both have and their product keeps."""
+    """Tests whether leaves of two factors may be equal at an index that both have and their product keeps."""
     shared = any(x in a.indices and x in b.indices for x in out)
-    return shared and (a.depends is None or b.depends is None or a.depends & b.depends != 0)
+    return shared and (a.depends_on is None or b.depends_on is None or a.depends_on & b.depends_on != 0)

@@ -1,4 +1,4 @@
-"""Kernels by id, with their weights, and a cache of their products."""
+"""Wick monomials by id with their sizes, contractions, and a cache of products of monomials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 from scaling_algebra.spec.axes import Ray
 
 from .canonical import Leaf, canonicalise
-from .kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, population
+from .kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, parent_axis
 from .packing import FIELD, Packing
 from .signals import Budget
 
@@ -21,61 +21,62 @@ Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 NUMBER: Leaf = (f"{INDICATOR}a number)", ())
-"""Marks a kernel that is multiplied by numbers of which only the size is known; no signal has a space in its name."""
+"""A leaf that marks a monomial as multiplied by numbers of which only the size is known. No signal has a space in
+its name, so the name cannot clash."""
 _WHOLE = Fraction(100)
 """The gap of a budget that drops nothing, in powers of the axis that grows fastest: larger than any difference of
 sizes."""
 
 
 @dataclass(slots=True)
-class _Searches:
-    """The searches for the product of two kernels so far.
+class _SearchResults:
+    """Results of the searches for the product of two monomials under one contraction.
 
     Attributes:
-        results: by slack: kernels with their gains, a bound on the rest, number of nodes.
-        beyond: by slack: a limit that the search exceeded.
-        complete: the smallest slack tried at which nothing was dropped.
+        results: for each slack: pairs (monomial, gain), an upper bound on omitted monomials, number of search nodes.
+        exceeded_limits: for each slack: the largest limit that a search exceeded.
+        complete_slack: the smallest slack tried so far at which nothing was omitted; None if there is none.
     """
 
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
-    beyond: dict[int, int]
-    complete: int | None = None
+    exceeded_limits: dict[int, int]
+    complete_slack: int | None = None
 
 
 class Meter:
-    """Counts the work for products of signals on one ray: nodes of matching searches, and a constant for every product.
+    """Counts the work for products of signals on one ray: search nodes, plus a constant for every product.
 
     A result from the cache counts as if it were computed, so that the count does not depend on earlier questions.
 
     Attributes:
-        done: the work so far.
+        work_done: the work so far.
         limit: more work than this raises ``Exhausted``; None for no limit.
     """
 
     def __init__(self) -> None:
-        self.done = 0
+        self.work_done = 0
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Adds work.
+        """Adds to the work done.
 
         Raises:
             Exhausted: the limit is exceeded.
         """
-        self.done += work
-        if self.spent:
+        self.work_done += work
+        if self.is_exceeded:
             raise Exhausted
 
     @property
-    def spent(self) -> bool:
-        """True if the limit is exceeded; results are then unknown."""
-        return self.limit is not None and self.done > self.limit
+    def is_exceeded(self) -> bool:
+        """Whether the work done exceeds the limit. If so, results are unknown."""
+        return self.limit is not None and self.work_done > self.limit
 
     @contextmanager
-    def within(self, work: int | None) -> Iterator[None]:
-        """Limits the work inside a context."""
+    def limit_work(self, work: int | None) -> Iterator[None]:
+        """Limits the further work inside a context to ``work``; None adds no limit to that of outer contexts."""
         outer = self.limit
-        mine = None if work is None else self.done + work
+        mine = None if work is None else self.work_done + work
         self.limit = min((x for x in (outer, mine) if x is not None), default=None)
         try:
             yield
@@ -84,17 +85,20 @@ class Meter:
 
     @contextmanager
     def pause_counting(self) -> Iterator[None]:
-        """Leaves the work inside a context uncounted, since many questions use its results."""
-        outer = self.done, self.limit
+        """Leaves the work inside a context uncounted and unlimited, for results that many questions use."""
+        outer = self.work_done, self.limit
         self.limit = None
         try:
             yield
         finally:
-            self.done, self.limit = outer
+            self.work_done, self.limit = outer
 
 
 class ResultCache(Generic[Key, Result]):
-    """A cache of results by key. Results for which the work limit was exceeded are not stored."""
+    """A cache of results by key. Results for which the work limit was exceeded are not stored.
+
+    ``cache(key, compute)`` returns the stored result, or calls ``compute()``.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -107,24 +111,39 @@ class ResultCache(Generic[Key, Result]):
         if key in self._results:
             return self._results[key]
         result = compute()
-        if not self._meter.spent:
+        if not self._meter.is_exceeded:
             self._results[key] = result
         return result
 
 
 class KernelStore(Packing):
-    """Kernels on one ray, and the budget under which products are computed.
+    """Wick monomials on one ray, and the budget under which products are computed.
 
-    Indices of axes that do not grow have weight 0 everywhere, so kernels omit them unless they are tracked. Every
+    Indices of axes that do not grow have weight 0 everywhere, so monomials omit them unless they are tracked. Every
     product of two signals is a pure function of them and of the budget: earlier computations do not change it.
 
     Args:
-        ray: rates of the axes.
+        ray: rate of each axis.
         indices: axis of each index, such as ``{"a": "N", "i": "M"}``.
-        unknowns: unknowns whose counts the packed exponents hold.
-        gap: see ``Budget``; ``at`` returns the same algebra under another budget.
-        tracked: indices to keep even if their axis does not grow, because functions act along them.
-        centred: axes along which means are subtracted (``Algebra.centred``).
+        unknowns: names of the unknowns whose counts packed exponents store.
+        gap: the gap of the budget (``Budget.gap``); ``with_budget`` returns the same algebra under another budget.
+        tracked: indices to keep although their axis does not grow, because functions act along them.
+        centred_axes: axes along which ``Algebra.subtract_mean`` may be called.
+
+    Attributes:
+        kernels: Wick monomials by id.
+        weights: packed size of each monomial with coefficient 1, by id.
+        in_doubt: whether only an upper bound is known of a monomial, by id.
+        has_unknown_numbers: whether a monomial is multiplied by numbers of which only the size is known, by id.
+        axes: axis of each index.
+        indices: axis of each index that monomials keep.
+        half_weights: half the packed exponent of the dimension of each axis.
+        search_half_weights: the same in small integers, for the matching search.
+        doubt_offset: is subtracted from the coefficient of a monomial in doubt; too small to change an exponent, so
+            that of equal ones the certain one comes first.
+        slack_step: packed size by which the search for a product goes deeper.
+        nodes_visited: number of search nodes of all products so far.
+        notes: assumptions beyond counting powers so far, and reasons why something is unknown.
     """
 
     def __init__(
@@ -134,206 +153,222 @@ class KernelStore(Packing):
         unknowns: Sequence[str],
         gap: Fraction,
         tracked: str = "",
-        centred: frozenset[str] = frozenset(),
+        centred_axes: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(ray, unknowns)
-        self.subtracts = centred
+        self.centred_axes = centred_axes
         self.axes = dict(indices)
         self.indices = {x: axis for x, axis in indices.items() if self.rate(axis) or x in tracked}
-        self.half = dict.fromkeys(indices.values(), 0)
-        self.half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.counted}
-        self.later = 1 << FIELD * (len(self.counted) + len(self.unknowns)) + 8
-        """Taken off the exponent of what may cancel: of equal exponents the one that cannot comes first."""
+        self.half_weights = dict.fromkeys(indices.values(), 0)
+        self.half_weights |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.stored_axes}
+        self.doubt_offset = 1 << FIELD * (len(self.stored_axes) + len(self.unknowns)) + 8
         self._unit_gap = ray.largest
-        self.step = self.pack(self._unit_gap / 2, {}, {})
+        self.slack_step = self.pack(self._unit_gap / 2, {}, {})
         self._ids: dict[Kernel, int] = {}
         self.kernels: list[Kernel] = []
         self.weights: list[int] = []
         self.in_doubt: list[bool] = []
-        self.opaque: list[bool] = []
-        """Of every kernel, whether it is multiplied by numbers that are not known."""
-        self._clear: dict[int, int] = {}
-        """The kernel without a doubt of every one that may cancel."""
+        self.has_unknown_numbers: list[bool] = []
+        self._certain: dict[int, int] = {}
+        """For each monomial in doubt, the one without the mark."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
-        halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self.half.items()}
+        halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self.half_weights.items()}
         self._grain = gcd(*halves.values()) or 1
-        """What the halves are multiples of: the search counts in these, which are small numbers."""
-        self.halves = {axis: half // self._grain for axis, half in halves.items()}
-        self._products: dict[tuple[int, int, int], _Searches] = {}
+        """The search counts in multiples of this common divisor of all half-weights, which are small numbers."""
+        self.search_half_weights = {axis: half // self._grain for axis, half in halves.items()}
+        self._products: dict[tuple[int, int, int], _SearchResults] = {}
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
         self._bits: dict[str, int] = {}
         self._leaves: dict[Leaf, Leaf] = {}
         self.dimensions: dict[str, Fraction] = {}
-        self.spent = 0
-        """Nodes of the products made so far."""
+        self.nodes_visited = 0
         self.meter = Meter()
         self.notes: set[str] = set()
-        """The assumptions so far, beyond counting powers, and the reasons why something is not known."""
-        self.climb(Budget(gap))
+        self.set_budget(Budget(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """Returns the rate of an axis."""
+        """Returns the rate of an axis on the ray."""
         return self.ray[axis]
 
-    def at(self, rung: Budget) -> Self:
-        """Returns a copy under another budget that shares kernels and their products."""
+    def with_budget(self, budget: Budget) -> Self:
+        """Returns a copy under another budget. It shares monomials and their products with this one."""
         shared = copy(self)
-        shared.climb(rung)
+        shared.set_budget(budget)
         return shared
 
-    def climb(self, rung: Budget) -> None:
-        """Sets the budget."""
-        self.rung = rung
-        self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
+    def set_budget(self, budget: Budget) -> None:
+        """Sets the budget of later products."""
+        self.budget = budget
+        self._gap = self.pack((_WHOLE if budget.keeps_all else budget.gap) * self._unit_gap, {}, {})
 
     @contextmanager
-    def accounting(self) -> Iterator[set[str]]:
-        """Collects the notes made inside a context, separately from earlier ones; the same for the count of nodes."""
-        outer = self.notes, self.spent
-        self.notes, self.spent = set(), 0
+    def collect_notes(self) -> Iterator[set[str]]:
+        """Collects the notes made inside a context, apart from earlier ones. ``nodes_visited`` restarts at 0 inside it.
+
+        Yields:
+            The set of notes, which grows while the context is open.
+        """
+        outer = self.notes, self.nodes_visited
+        self.notes, self.nodes_visited = set(), 0
         try:
             yield self.notes
         finally:
-            self.notes, self.spent = outer
+            self.notes, self.nodes_visited = outer
 
-    def grains(self, packed: int) -> int:
-        """Converts a packed size to units of the search, rounded down."""
+    def to_search_units(self, packed: int) -> int:
+        """Converts a packed size to the small integers of the matching search, rounded down."""
         return (packed >> self._shift) // self._grain
 
-    def live(self, indices: str) -> str:
-        """Removes the indices of axes that neither grow nor are tracked; kernels do not have these."""
+    def drop_fixed(self, indices: str) -> str:
+        """Removes the indices that monomials omit: those of axes that neither grow nor are tracked."""
         if indices not in self._live:
             self._live[indices] = "".join(x for x in indices if x in self.indices)
         return self._live[indices]
 
     def tensor_bit(self, name: str) -> int:
-        """Returns the bit that stands for an initial tensor in ``Signal.depends``."""
+        """Returns the bit mask with the one bit that stands for an initial tensor in ``Signal.depends_on``."""
         return 1 << self._bits.setdefault(name, len(self._bits))
 
     def intern(self, kernel: Kernel) -> int:
-        """Returns the id of a kernel, a new one if necessary."""
+        """Returns the id of a monomial, a new one if it has none."""
         if kernel not in self._ids:
             doubted = DOUBT in kernel.leaves
             if doubted:
-                clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
-                self._clear[len(self.kernels)] = clear
-            # the same leaf stands in many kernels, and one of a deep network has hundreds
-            kernel = Kernel(kernel.types, kernel.opens, tuple(self._leaves.setdefault(x, x) for x in kernel.leaves))
+                certain = self.intern(kernel._replace(leaves=tuple(x for x in kernel.leaves if x != DOUBT)))
+                self._certain[len(self.kernels)] = certain
+            # share equal leaves between monomials, to save memory: one of a deep network has hundreds
+            kernel = kernel._replace(leaves=tuple(self._leaves.setdefault(x, x) for x in kernel.leaves))
             self._ids[kernel] = len(self.kernels)
             self.kernels.append(kernel)
             self.in_doubt.append(doubted)
-            self.opaque.append(NUMBER in kernel.leaves)
-            self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
-            weight = sum(self.half[axis] for axis in kernel.summed_axes())
-            self.weights.append(weight - sum(self.half[axis] for axis in kernel.deltas()))
+            self.has_unknown_numbers.append(NUMBER in kernel.leaves)
+            self._order.append((len(kernel.leaves), kernel.leaves, kernel.open_classes, kernel.class_axes))
+            weight = sum(self.half_weights[axis] for axis in kernel.summed_axes())
+            self.weights.append(weight - sum(self.half_weights[axis] for axis in kernel.repeated_axes()))
         return self._ids[kernel]
 
-    def retype(self, k: int, at: int, to: str) -> int:
-        """Returns the kernel in which the axis of one open index is replaced by that of the index ``to``."""
-        kernel = self.kernels[k]
-        types = list(kernel.types)
-        types[kernel.opens[at]] = self.indices[to]
-        return self.intern(Kernel(*canonicalise(types, kernel.opens, kernel.leaves)))
+    def replace_axis(self, k: int, at: int, to: str) -> int:
+        """Replaces the axis of one open index of a monomial.
 
-    def with_doubt(self, k: int) -> int:
-        """Marks a kernel as an upper bound, and returns the id of the marked one."""
+        Args:
+            k: id of the monomial.
+            at: position of the open index.
+            to: an index of the new axis.
+
+        Returns:
+            The id of the new monomial.
+        """
+        kernel = self.kernels[k]
+        axes = list(kernel.class_axes)
+        axes[kernel.open_classes[at]] = self.indices[to]
+        return self.intern(Kernel(*canonicalise(axes, kernel.open_classes, kernel.leaves)))
+
+    def mark_doubt(self, k: int) -> int:
+        """Returns the id of a monomial's copy that is in doubt, that is, only an upper bound."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
-        return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
+        return self.intern(kernel._replace(leaves=tuple(sorted((*kernel.leaves, DOUBT)))))
 
-    def number(self, indices: str) -> int:
-        """Returns the kernel of unknown numbers, one for each entry along some indices."""
-        opens = tuple(range(len(indices)))
-        leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", opens)))
-        return self.intern(Kernel(tuple(self.indices[x] for x in indices), opens, tuple(leaves)))
+    def make_unknown_numbers(self, indices: str) -> int:
+        """Returns the id of a monomial that stands for unknown numbers, one for each entry along the given indices."""
+        classes = tuple(range(len(indices)))
+        leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", classes)))
+        return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
 
     def kernel(self, k: int) -> Kernel:
-        """Returns a kernel by id."""
+        """Returns the monomial with the id ``k``."""
         return self.kernels[k]
 
     def weight(self, k: int) -> int:
-        """Returns the packed size of a kernel with coefficient 1: half of every summed class, less half of every
+        """Returns the packed size of a monomial with coefficient 1: half of every summed class, minus half of every
         repeated one."""
         return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """Returns the contraction of two signals with indices ``a`` and ``b``."""
-        return self.meeting(a, b, out)[1]
+        """Returns how the indices of two signals are connected in a product (see ``plan_contraction``)."""
+        return self.plan_contraction(a, b, out)[1]
 
-    def meeting(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        """Returns the contraction of two signals with indices ``a`` and ``b`` to ``out``.
+    def plan_contraction(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+        """Returns how the indices of two signals are connected in a product. The result is cached.
+
+        Args:
+            a: indices of the left signal.
+            b: indices of the right signal.
+            out: indices of the result; all others are summed.
 
         Returns:
-            Its id, the contraction, and the packed dimension of the summed indices.
+            Id of the contraction, the contraction, and the packed exponent of the product of all summed dimensions.
 
         Raises:
-            ValueError: ``out`` has an index that no factor has, or indices of active and of all experts.
+            ValueError: ``out`` has an index that no factor has, or indices of both active and all experts.
         """
         if (a, b, out) not in self._specs:
-            self._specs[a, b, out] = self._compute_meeting(a, b, out)
+            self._specs[a, b, out] = self._compute_contraction(a, b, out)
         return self._specs[a, b, out]
 
-    def _compute_meeting(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        """Computes the result of ``meeting``."""
+    def _compute_contraction(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+        """Computes the result of ``plan_contraction``."""
         number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
         if not set(out) <= set(number):
-            raise ValueError(f"the product has indices {out!r}, its factors only {a!r} and {b!r}")
+            raise ValueError(f"the product has the indices {out!r}, but its factors only {a!r} and {b!r}")
         axes = {self.indices[x] for x in out}
-        if any(axis != population(axis) and population(axis) in axes for axis in axes):
+        if any(axis != parent_axis(axis) and parent_axis(axis) in axes for axis in axes):
             raise ValueError(
-                f"the product keeps indices {out!r} of active and of all experts: how often they meet is open"
+                f"the product keeps indices of both active and all experts ({out!r}), which is not covered"
             )
         left, right, kept = (tuple(number[x] for x in indices) for indices in (a, b, out))
-        centred = tuple(number[x] for x in out if population(self.indices[x]) in self.subtracts)
+        centred = tuple(number[x] for x in out if parent_axis(self.indices[x]) in self.centred_axes)
         contraction = Contraction(left, right, kept, centred)
-        cost = sum(2 * self.half[self.indices[x]] for x in number if x not in out)
+        cost = sum(2 * self.half_weights[self.indices[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 
     def multiply_kernels(
-        self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
+        self, ka: int, kb: int, contraction_id: int, contraction: Contraction, slack: int, limit: int | None
     ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
-        """Multiplies two kernels. The result is a pure function of the arguments and is cached.
+        """Multiplies two monomials. The result is a pure function of the arguments and is cached.
 
         Args:
-            ka: id of the left kernel.
-            kb: id of the right kernel.
-            spec: id of the contraction.
-            contraction: the contraction.
-            slack: kernels this far below the Cauchy-Schwarz bound are omitted, as a packed size.
-            limit: maximum number of nodes of the search; None for no limit.
+            ka: id of the left monomial.
+            kb: id of the right monomial.
+            contraction_id: id of the contraction.
+            contraction: how their open indices are connected.
+            slack: packed size; monomials this far below the Cauchy-Schwarz bound are omitted.
+            limit: maximum number of search nodes; None for no limit.
 
         Returns:
-            Pairs (kernel, gain), a bound on omitted kernels relative to the Cauchy-Schwarz bound (None if there are
-            none), and the number of nodes.
+            Pairs (monomial, gain) with the packed exponent that coherent sums add to the coefficient; an upper bound on
+            omitted monomials relative to the Cauchy-Schwarz bound, None if none was omitted; and the number of search
+            nodes.
 
         Raises:
             Exhausted: the search exceeds the limit.
         """
-        searched = self._products.setdefault((ka, kb, spec), _Searches({}, {}))
-        scaled = self.grains(slack)
-        if searched.complete is not None and searched.complete <= scaled:
-            scaled = searched.complete
+        searched = self._products.setdefault((ka, kb, contraction_id), _SearchResults({}, {}))
+        scaled = self.to_search_units(slack)
+        if searched.complete_slack is not None and searched.complete_slack <= scaled:
+            scaled = searched.complete_slack
         if scaled not in searched.results:
-            if limit is not None and limit <= searched.beyond.get(scaled, -1):
+            if limit is not None and limit <= searched.exceeded_limits.get(scaled, -1):
                 raise Exhausted
             try:
-                product = multiply(self.kernels[ka], self.kernels[kb], contraction, self.halves, scaled, limit)
+                factors = self.kernels[ka], self.kernels[kb]
+                product = multiply(*factors, contraction, self.search_half_weights, scaled, limit)
             except Exhausted:
                 assert limit is not None
-                searched.beyond[scaled] = limit
+                searched.exceeded_limits[scaled] = limit
                 raise
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
                 k = self.intern(kernel)
-                gain = sum(2 * self.half[axis] for axis in coherent)
+                gain = sum(2 * self.half_weights[axis] for axis in coherent)
                 if k not in best or best[k] < gain:
                     best[k] = gain
-            cut = None if product.cut is None else product.cut * self._grain << self._shift
-            if cut is None and (searched.complete is None or scaled < searched.complete):
-                searched.complete = scaled
+            cut = None if product.omitted_bound is None else product.omitted_bound * self._grain << self._shift
+            if cut is None and (searched.complete_slack is None or scaled < searched.complete_slack):
+                searched.complete_slack = scaled
             searched.results[scaled] = tuple(best.items()), cut, product.nodes
         result = searched.results[scaled]
         if limit is not None and result[2] > limit:

@@ -60,7 +60,7 @@ def format_of(path: Path, default: str = "", besides: Iterable[str] = ()) -> str
     if default and not path.suffix:
         return default
     endings = ", ".join([*formats, *besides])
-    raise UsageError(f"cannot tell the format of {path} by its ending; give one of {endings}, or --format")
+    raise UsageError(f"the ending of {path} is not that of a known format; use one of {endings}, or give --format")
 
 
 @singledispatch
@@ -100,7 +100,9 @@ class Rendered:
         except ModuleNotFoundError:
             raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
         if (found := self.as_rows()) is None:
-            raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
+            raise UsageError(
+                f"{type(self).__name__} has no rows for a data frame; use the record result.document().record"
+            )
         return DataFrame(found)
 
     def as_rows(self) -> list[dict[str, Any]] | None:

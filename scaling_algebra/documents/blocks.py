@@ -18,7 +18,7 @@ from scaling_algebra.spec.records import convert_to_json
 
 @dataclass(frozen=True)
 class Text:
-    """Words that differ between plain formats and formats that typeset formulas: ``Q_0 dh1`` and ``$Q_0 ...$``."""
+    """Text with two forms: ``plain`` for formats without formulas, and ``rich`` for formats that typeset them."""
 
     plain: str
     rich: str
@@ -33,7 +33,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Marked:
-    """A power with a remark on it, e.g. ``tied``."""
+    """A power with a short note printed after it, such as ``tied``."""
 
     power: Power
     mark: str
@@ -97,11 +97,12 @@ class Label:
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of one or several answers in one place of a table. Equal values are printed once.
+    """The content of a table cell: one value, or the values of several answers. Equal values are printed once.
 
     Attributes:
-        values: the answers; None where nothing is to be printed.
-        names: whose answers they are, e.g. ``("mup", "mssp")``; empty if the values are alternatives of equal rank.
+        values: the values; None where nothing is to be printed.
+        names: the answer to which each value belongs, such as ``("mup", "mssp")``; empty if the values are
+            alternatives.
     """
 
     values: tuple[Piece | None, ...]

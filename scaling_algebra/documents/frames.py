@@ -166,7 +166,7 @@ def as_csv(documents: Sequence[Document]) -> str:
     every: list[Row] = []
     for d in documents:
         if (found := rows(d.record)) is None:
-            raise UsageError("this is no table, so there is no CSV of it; take json")
+            raise UsageError("this answer is not a table and cannot be written as CSV; give --format json")
         told = [key for key, x in d.record.items() if any(x != other.record.get(key) for other in documents)]
         every += [{**{k: d.record[k] for k in told if isinstance(d.record[k], str)}, **row} for row in found]
     text = io.StringIO()

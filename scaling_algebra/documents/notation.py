@@ -106,7 +106,7 @@ def _to_plain(tex: str) -> str:
 
 
 def _sequence(tokens: list[str]) -> str:
-    """Converts the items up to the end of the group, and removes their tokens from the list."""
+    """Converts LaTeX tokens to plain text up to the end of the group, and removes them from the list."""
     out = ""
     while tokens and tokens[0] != "}":
         mark = tokens.pop(0) if tokens[0] in "_^" else ""
@@ -116,7 +116,7 @@ def _sequence(tokens: list[str]) -> str:
 
 
 def _item(tokens: list[str]) -> str:
-    """Converts one token with its arguments, and removes them from the list."""
+    """Converts one LaTeX token with its arguments to plain text, and removes them from the list."""
     token = tokens.pop(0) if tokens else ""
     if token == "{":
         inside = _sequence(tokens)
@@ -151,7 +151,7 @@ _LEXEME = re.compile(r"[A-Za-z]+\d*(?:_\w+)?|\^\([^()]*\)|\^-?\w+|<=|>=|[~%&#$]"
 
 
 def typeset(text: str) -> Text:
-    """Returns the words of a reason as text that is the same in every format."""
+    """Converts plain words to text that every format prints alike."""
     return Text(text, literal(text))
 
 

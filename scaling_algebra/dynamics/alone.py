@@ -1,7 +1,9 @@
-"""Runs in which one tensor or one signal alone changes, the pieces of a sum over experts; gradients of one loss alone.
+"""Runs that isolate one cause: a single tensor or signal changes, or gradients are those of a single loss.
 
-Law: with F(W, h) a function of the tensors W and of the signals h that enter, the piece of x is F where x alone has its
-present value, minus F where all have their initial ones. Every domain reads it by its own rules of change.
+Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due to
+one of them is F with the present value of this one and initial values of all others, minus F with all initial values.
+For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). Each run evaluates the piece by its own
+rules of change.
 """
 
 from __future__ import annotations
@@ -18,79 +20,98 @@ from .products import Increment, Stepping
 from .run import Modes, TrainingRun, Which
 
 
-class _Alone(TrainingRun):
-    """Mixed into the class of a run."""
+class _SoleChange(TrainingRun):
+    """Mixin for the class of a run in which only one tensor or one entering signal changes.
+
+    Attributes:
+        whole: the run in which everything changes.
+        changing: name of the tensor or entering signal that changes.
+        outside: the signals that enter the block.
+    """
 
     whole: TrainingRun
     changing: str
     outside: frozenset[str]
 
-    def at(self, factor: Factor, which: Which, t: int) -> Signal:
+    def read_factor(self, factor: Factor, which: Which, t: int) -> Signal:
         if factor.name not in self.outside:
-            return super().at(factor, which, t)
+            return super().read_factor(factor, which, t)
         if which == "change" and factor.name != self.changing:
-            return self.algebra.nothing(factor.indices)
-        return self.whole.at(factor, which if factor.name == self.changing else "initial", t)
+            return self.algebra.zeros(factor.indices)
+        return self.whole.read_factor(factor, which if factor.name == self.changing else "initial", t)
 
     def change(self, signal: str, t: int) -> Signal:
         s = self.network.producer(signal)
         if t == 0 or s is None:
             return super().change(signal, t)
-        return self.kept(("change", signal, t), f"{signal}.change@{t}", lambda: self.moved(s, t))
+        return self.remember(("change", signal, t), f"{signal}.change@{t}", lambda: self.compute_change(s, t))
 
 
-class _OneTensor:
-    """The steps of one tensor alone."""
+class _SingleTensorSteps:
+    """Optimizer steps of which only those of one tensor are kept."""
 
     def __init__(self, whole: Stepping, role: str) -> None:
         self.whole, self.role = whole, role
 
-    def of(self, role: str, t: int) -> list[Increment]:
-        """Increments of the first t steps."""
-        return self.whole.of(role, t) if role == self.role else []
+    def increments(self, role: str, t: int) -> list[Increment]:
+        """Returns the increments of the first t steps; an empty list for every other tensor."""
+        return self.whole.increments(role, t) if role == self.role else []
 
 
-def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
-    """A run of the same kind.
+def vary_only(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
+    """Returns a run of the same kind in which only one tensor or entering signal changes.
 
     Args:
-        changing: the role of a tensor, or a signal that comes from outside.
-        outside: signals that keep their initial values, but for that one.
+        run: the run in which everything changes.
+        changing: name of the tensor, or one of ``outside``.
+        outside: the signals that enter the block. All of them keep their initial values, except ``changing``.
     """
-    one = _copied(run, _Alone)
-    one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_none)
+    one = _copy_with_mixin(run, _SoleChange)
+    one.context = replace(
+        run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_certify_nothing
+    )
     one.whole, one.changing, one.outside = run, changing, frozenset(outside)
-    one.steps = _OneTensor(run.steps, changing)
+    one.steps = _SingleTensorSteps(run.steps, changing)
     return one
 
 
-class _ByLoss(TrainingRun):
-    """Mixed into the class of a run: the values of the whole run, and gradients of one loss alone."""
+class _SingleLoss(TrainingRun):
+    """Mixin for the class of a run that has the values of the whole run, and the gradients of one loss only.
+
+    Attributes:
+        whole: the run with the gradients of all losses.
+        loss: name of the signal that is differentiated.
+    """
 
     whole: TrainingRun
     loss: str
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         key = ("gradient by", self.loss, signal, t, tuple(sorted((modes or {}).items())), via)
-        return self.kept(key, f"d{self.loss}/d{signal}@{t}", lambda: self._gradient(signal, t, modes or {}, via))
+        return self.remember(key, f"d{self.loss}/d{signal}@{t}", lambda: self._gradient(signal, t, modes or {}, via))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         if self.network.consumers(signal) or signal == self.loss:
             passed: Signal = super()._gradient(signal, t, modes, via)  # type: ignore[misc]
             return passed
-        return self.algebra.nothing(self.network.signals[signal])
+        return self.algebra.zeros(self.network.signals[signal])
 
 
-def by_loss(run: TrainingRun, loss: str) -> Any:
-    """A run of the same kind with the same values, and gradients of one loss alone."""
-    one = _copied(run, _ByLoss)
+def select_loss(run: TrainingRun, loss: str) -> Any:
+    """Returns a run of the same kind with the same values, whose gradients are those of one loss only.
+
+    Args:
+        run: the run with the gradients of all losses.
+        loss: name of the signal that is differentiated.
+    """
+    one = _copy_with_mixin(run, _SingleLoss)
     one.context = replace(run.context, ledger=run.ledger, start=None)
     one.whole, one.loss = run, loss
     return one
 
 
-def _copied(run: TrainingRun, mixed: type) -> Any:
-    """A copy of a run, with a class mixed into its own."""
+def _copy_with_mixin(run: TrainingRun, mixed: type) -> Any:
+    """Returns a shallow copy of a run whose class is a mixin followed by the class of the run."""
     one: Any = copy(run)
     kind = f"{mixed.__name__[1:]}{type(run).__name__}"
     one.__class__ = _KINDS.setdefault((mixed, type(run)), type(kind, (mixed, type(run)), {}))
@@ -98,8 +119,8 @@ def _copied(run: TrainingRun, mixed: type) -> Any:
 
 
 _KINDS: dict[tuple[type, type], type] = {}
-"""The class of such a run, for every class of runs."""
+"""Cache of the combined classes: (mixin, class of the run) -> class."""
 
 
-def _none(name: str, t: int) -> None:
-    """Sizes of the whole run are not those of this one."""
+def _certify_nothing(name: str, t: int) -> None:
+    """Returns None for every size, since sizes certified for the whole run are not those of this run."""

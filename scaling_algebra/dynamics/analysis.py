@@ -1,7 +1,9 @@
-"""Certified exponents of named quantities: strategies narrow a bracket, the cheap ones first, until its ends meet.
+"""Certified sizes of named quantities: strategies narrow a bracket, the cheap ones first, until both bounds are equal.
 
-Read next: ``quantities.py`` (what can be asked), ``runs.py`` (what one budget shows), ``newton.py``
-and ``derivation.py`` (who asks).
+``analysis("h2.change", 1)`` returns the bracket of h2_1 - h2_0. A *restricted run* (``parts.py``) gives lower bounds;
+bounds on every step (``bounds.py``) give upper ones.
+Read next: ``quantities.py`` (the quantities), ``runs.py`` (what one budget gives), ``newton.py`` and ``derivation.py``
+(which ask for sizes).
 """
 
 from __future__ import annotations
@@ -26,67 +28,91 @@ from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 from scaling_algebra.waiting import iterate_with_progress
 
-from .bounds import BoundRun, find_shaken, find_unsettled
+from .bounds import BoundRun, find_affected_norms, find_changed_norms
 from .brackets import Bracket
-from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
-from .parts import ORDERS, SLOW, counting, parts, signal_of
-from .quantities import Quantity, quantities, with_decay
+from .budgets import (
+    BUDGETS,
+    INITIAL_BUDGET,
+    NEAR,
+    QUICK_BUDGETS,
+    RESTRICTED_BUDGETS,
+    SINGLE_RUN_WORK,
+    SMALLEST_BUDGET,
+    WITNESS_BUDGETS,
+    WORK_LIMIT_REASON,
+)
+from .parts import ORDERS, SLOW, find_dependencies, find_signal, restricted_points
+from .quantities import Quantity, list_decay_quantities, list_quantities
 from .run import BeyondPowerCounting, Divisor
 from .runs import Runs
-from .sparse_routing import sparse
+from .sparse_routing import is_sparse
 from .trajectory import Trajectory
 
-_RAISED = "functions are read as polynomials, and two degrees more give"
-_VANISHES = "functions are read as polynomials: it is exactly zero for these, and not with two degrees more"
+_RAISED = "functions are represented by polynomials, and a degree higher by two gives"
+_VANISHES = (
+    "functions are represented by polynomials: it is exactly zero for these, but not with a degree higher by two"
+)
 _STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
-"""Assumptions of an answer that polynomials stand for functions, or a linear part for a step."""
-_CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
+"""Assumptions by which a function is represented by a polynomial, or a step by its linear part."""
+_CUBES = "the cubic part of a sign may matter in a product, and with functions only an upper bound on it is known"
 
 
 class Query(NamedTuple):
-    """A question: the size of a quantity after t updates."""
+    """A question: the size of a quantity after t updates.
 
-    look: Analysis
+    Attributes:
+        analysis: the analysis that is asked.
+        name: name of the quantity.
+        t: number of updates.
+    """
+
+    analysis: Analysis
     name: str
     t: int
 
 
 Strategy = Callable[[Query, Bracket], Bracket]
-"""From what was known before to what is known then; a decided bracket is kept."""
+"""A function (query, bracket so far) -> narrowed bracket. A decided bracket is returned unchanged."""
 
 
-class Means(NamedTuple):
-    """The strategies by name that narrow the bracket of a question, one after the other; other means are asked where
-    nothing is known.
+class Method(NamedTuple):
+    """Strategies that narrow the bracket of a question, one after the other.
 
     Attributes:
-        kept: a question that was asked before is not asked again.
+        name: name of the method.
+        strategies: the strategies by name. A method among them is used only if the size is still unknown.
+        cached: True if the answer is cached.
     """
 
     name: str
-    strategies: Mapping[str, Strategy | Means]
-    kept: bool = True
+    strategies: Mapping[str, Strategy | Method]
+    cached: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}: {', '.join(self.strategies)}"
 
 
 class Analysis:
-    """Quantities of one training run, evaluated on demand.
+    """The quantities of one training run, evaluated on demand.
 
     Args:
-        algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
-        growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
-        routed: K counts as less than M whatever the ray says, in the same sense.
-        raised: the polynomials that stand for functions are two degrees higher.
-        whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
-        ladder: the rungs that a question may climb, by default all.
-        bare: of norms that may be outgrown nothing is known after an update.
+        ray: the ray.
+        point: the exponents of the scaling.
+        optimizer: the optimizer.
+        network: the network.
+        algebras: algebras of another run on the ray with the same ``growing``, for a common cache of kernel products.
+        growing: axes that count as growing on any ray; sizes are then limits of those on neighbouring rays.
+        routed: True to treat K as smaller than M on any ray, in the same sense.
+        raised: True to increase the degree of polynomials that represent functions by two.
+        whole: the full run, if this is a restricted one (``parts.py``); it shares its algebras and its upper bounds.
+        budgets: budgets that a question may use, by default all.
+        without_divisors: True if nothing is assumed of the divisors of norms that may be outgrown.
 
     Attributes:
-        runs: one for each rung.
-        parts: those in which less happens.
-        notes: what all rests on that was decided so far.
+        runs: one run for each budget.
+        restricted: the restricted runs.
+        notes: assumptions of all answers so far.
+        table: the named quantities.
     """
 
     def __init__(
@@ -100,198 +126,218 @@ class Analysis:
         routed: bool = False,
         raised: bool = False,
         whole: Analysis | None = None,
-        ladder: Sequence[Budget] = (),
-        bare: bool = False,
+        budgets: Sequence[Budget] = (),
+        without_divisors: bool = False,
     ) -> None:
         if network.unread:
-            raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
+            raise UsageError(f"{network.unread}; only the shapes of this module are known, not its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.growing, self.routed, self.raised, self.whole, self.ladder = growing, routed, raised, whole, ladder
-        self.bare = bare
-        own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
+        self.growing, self.routed, self.raised, self.whole, self.budgets = growing, routed, raised, whole, budgets
+        self.without_divisors = without_divisors
+        own = whole.table if whole is not None else list_quantities(network) | list_decay_quantities(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         settings: dict[str, Any] = {"growing": growing, "routed": routed, "raised": raised}
         if whole is not None:
             algebras = whole.runs.algebras
-            settings |= {"linear": PARTS[:1], "started": partial(whole.parts.started, self)}
+            settings |= {"linear": RESTRICTED_BUDGETS[:1], "started": partial(whole.restricted.get_initial_run, self)}
         shared = {} if algebras is None else algebras
-        self.runs: Runs = Runs(ray, point, optimizer, network, self.table, shared, self._certified, **settings)
-        self.meter = self.runs.algebra(LADDER[0]).meter
-        self.parts: Parts = Parts(self)
+        self.runs: Runs = Runs(ray, point, optimizer, network, self.table, shared, self._certify_size, **settings)
+        self.meter = self.runs.algebra(BUDGETS[0]).meter
+        self.restricted: RestrictedRuns = RestrictedRuns(self)
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
 
-    def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
-        """The bracket of a quantity after t updates.
+    def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
+        """Returns the bracket of a quantity after t updates.
 
         Args:
-            means: by which it is narrowed, by default all: ``CERTIFIED``.
+            name: name of the quantity.
+            t: number of updates.
+            method: the method to use, by default ``CERTIFIED``.
         """
-        means = means or CERTIFIED
-        if not means.kept:
-            return self._narrowed(name, t, means)
-        return self._kept((means.name, name, t), partial(self._narrowed, name, t, means))
+        method = method or CERTIFIED
+        if not method.cached:
+            return self._evaluate(name, t, method)
+        return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
-    def _narrowed(self, name: str, t: int, means: Means) -> Bracket:
+    def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
+        """Returns the bracket that the strategies of a method give."""
         bracket = Bracket()
-        for strategy in means.strategies.values():
-            if not isinstance(strategy, Means):
+        for strategy in method.strategies.values():
+            if not isinstance(strategy, Method):
                 bracket = strategy(Query(self, name, t), bracket)
             elif bracket.unknown:
                 bracket = self(name, t, strategy)
         return bracket
 
-    def known(self, name: str, t: int) -> bool:
-        """A certified answer is there already."""
+    def is_certified(self, name: str, t: int) -> bool:
+        """Whether a question has already been answered by ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
-    def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Every quantity at t = 0 .. steps."""
+    def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
+        """Returns the brackets of each quantity after t = 0 .. steps updates."""
         every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The assumptions, beyond counting powers, of all that was decided so far."""
+        """Names of the assumptions beyond power counting of all answers so far."""
         return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
-    def but(self, **changes: Any) -> Analysis:
-        """The same analysis with other arguments; products of kernels are shared."""
-        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder", "bare")
+    def with_settings(self, **changes: Any) -> Analysis:
+        """Returns the same analysis with some arguments replaced; kernel products are shared."""
+        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "budgets", "without_divisors")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
-    def closely(self, ladder: Sequence[Budget]) -> Analysis:
-        """The analysis on other rungs; what its answers assume counts here, too."""
-        run = self.but(ladder=ladder)
+    def with_budgets(self, budgets: Sequence[Budget]) -> Analysis:
+        """Returns the same analysis with other budgets. The assumptions of its answers are recorded in this analysis,
+        too."""
+        run = self.with_settings(budgets=budgets)
         run.notes = self.notes
         return run
 
     @cached_property
     def higher(self) -> Analysis:
-        """The same run with the polynomials that stand for functions two degrees higher."""
-        return self if self.raised else self.but(raised=True, bare=self.bare or self.whole is not None)
+        """The same analysis in which polynomials that represent functions have a degree higher by two."""
+        return (
+            self
+            if self.raised
+            else self.with_settings(raised=True, without_divisors=self.without_divisors or self.whole is not None)
+        )
 
-    def read(self, name: str, t: int, rung: Budget) -> Bracket:
-        """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
-        found = self.runs.read(name, t, rung)
+    def read(self, name: str, t: int, budget: Budget) -> Bracket:
+        """Returns the bracket that one budget gives. A zero that rests on polynomials is confirmed with a degree higher
+        by two."""
+        found = self.runs.read(name, t, budget)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
             return found
-        return found if self.higher.runs.read(name, t, rung).zero else Bracket(why=_VANISHES)
+        return found if self.higher.runs.read(name, t, budget).zero else Bracket(why=_VANISHES)
 
     # bounds on every step ---------------------------------------------------------------------------------------
 
     @cached_property
     def bounds(self) -> BoundRun:
-        """Upper bounds on every size after any number of updates, or why there are none."""
+        """The run of upper bounds after any number of updates; its ``why`` is set if there are none."""
         if self.whole is not None:
             return self.whole.bounds
         run = self.runs.bounds()
-        if self.bare or run.why or not run.outgrown or sparse(self.network, self.ray) or self.routed:
+        if self.without_divisors or run.why or not run.outgrown or is_sparse(self.network, self.ray) or self.routed:
             return run
         return self.runs.bounds(_find_divisors(self, run))
 
     @cached_property
-    def begun(self) -> BoundRun:
-        """Upper bounds on every size before training."""
-        return self.runs.bounds(still=True) if self.whole is None else self.whole.begun
+    def initial_bounds(self) -> BoundRun:
+        """The run of upper bounds before training."""
+        return self.runs.bounds(still=True) if self.whole is None else self.whole.initial_bounds
 
     def upper(self, name: str, t: int = 1) -> Fraction | None:
-        """An upper bound on the exponent of a quantity after any number of updates, or before the first; None if there
-        is none."""
-        return self._uppers((name, min(t, 1)), partial(self._upper, name, _bounds_at(self, t)))
+        """Returns an upper bound on the exponent of a quantity, or None if there is none.
 
-    def _upper(self, name: str, bounds: BoundRun) -> Fraction | None:
-        decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound
+        The bound holds after any number of updates for t > 0, and before training for t = 0.
+        """
+        return self._uppers((name, min(t, 1)), partial(self._bound_above, name, _bounds_at(self, t)))
+
+    def _bound_above(self, name: str, bounds: BoundRun) -> Fraction | None:
+        """Returns the upper bound of ``upper`` from one run of bounds."""
+        decays = name.endswith(".with-decay")  # no bound includes the decay of initial values
         if bounds.why or name not in self.table or decays:
             return None
         try:
-            with bounds.algebra.accounting() as notes:
-                largest = bounds.largest(self.table[name])
+            with bounds.algebra.collect_notes() as notes:
+                largest = bounds.bound_quantity(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
         bounds.assumes.update(notes)
         self.notes |= bounds.assumes
-        return None if largest is None else bounds.algebra.value(largest)
+        return None if largest is None else bounds.algebra.exponent(largest)
 
     def below_epsilon(self, role: str) -> bool:
-        """The gradient of a tensor never exceeds epsilon."""
+        """Whether the gradient of a tensor never exceeds epsilon."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
-    def meets(self, name: str, size: Fraction | None, t: int = 1) -> bool:
-        """A size is the bound on every step, or that before the first; in a part, which learns slowly, at some order in
-        the learning rates."""
+    def meets_bound(self, name: str, size: Fraction | None, t: int = 1) -> bool:
+        """Whether a size equals the upper bound of ``upper``.
+
+        In a restricted run, which learns slowly, it may be smaller by a power of the learning rates.
+        """
         upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
             return size is not None and size == upper
         order = (upper - size) / (self.ray.largest * SLOW)
         return order.denominator == 1 and 0 <= order <= ORDERS
 
-    def _certified(self, algebra: Algebra, name: str, t: int) -> int | None:
-        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
-        What that rests on is noted."""
+    def _certify_size(self, algebra: Algebra, name: str, t: int) -> int | None:
+        """Returns the packed size of a quantity if it is decided, else None, and records its assumptions.
+
+        The result is epsilon for a gradient that never exceeds epsilon.
+
+        Raises:
+            Exhausted: no work is left.
+        """
         role = self.table[name].tensor if name in self.table else ""
         if role and name.startswith("g") and self.optimizer.of(role).epsilon and self.below_epsilon(role):
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
         answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
-        if self.meter.spent:
+        if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
         if answer.size is None or answer.form is None:
             return None
         return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
 
-    # what an answer was read off --------------------------------------------------------------------------------
+    # runs of an answer --------------------------------------------------------------------------------------------
 
     def run(self, name: str, t: int) -> Trajectory:
-        """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if
-        one does.
+        """Returns a trajectory whose budget certifies an answer, if possible one that dropped no monomial as large as
+        the answer.
 
         Raises:
-            LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
-                happens.
+            LookupError: no run certifies the answer by itself: it is undecided, or follows from an upper bound and a
+                restricted run.
         """
-        with self.meter.within(ALONE if self(name, t, RESTRICTED).decided else None):
-            return self._alone(name, t)
+        with self.meter.limit_work(SINGLE_RUN_WORK if self(name, t, RESTRICTED).decided else None):
+            return self._find_single_run(name, t)
 
-    def _alone(self, name: str, t: int) -> Trajectory:
+    def _find_single_run(self, name: str, t: int) -> Trajectory:
+        """Returns the run of ``run`` without a limit on the work."""
         decided: list[Budget] = []
-        for rung in LADDER if t else (*LADDER, BEGUN):
-            if self.runs.read(name, t, rung).decided:
-                run = self.runs.on(rung)
+        for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
+            if self.runs.read(name, t, budget).decided:
+                run = self.runs.run_for(budget)
                 with run.ledger.question():
-                    read = self.runs.signal(name, t, run)
-                if not isinstance(read, Signal) or run.algebra.complete(read):
+                    read = self.runs.evaluate(name, t, run)
+                if not isinstance(read, Signal) or run.algebra.keeps_all_leading(read):
                     return run
-                decided.append(rung)
-        decided = decided or [rung for rung in LADDER if two_sided(self, name, t, rung).decided][:1]
+                decided.append(budget)
+        decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
-            raise LookupError(f"{name} at t={t} is certified by no run alone")
-        return self.runs.on(next((rung for rung in decided if rung.most is None), decided[0]))
+            raise LookupError(f"{name} at t={t} is not certified by any single run")
+        return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
+        """Returns (exponent, True) for each kernel of a quantity and (upper bound, False) for all other terms together.
 
         Raises:
-            LookupError: the answer is undecided, or takes more work than is left.
+            LookupError: the answer is undecided, or needs more work than is left.
         """
         try:
             run = self.run(name, t)
             with run.ledger.question():
-                read = self.runs.signal(name, t, run)
+                read = self.runs.evaluate(name, t, run)
         except Exhausted:
-            raise LookupError(f"{name} at t={t} takes more work than is left") from None
+            raise LookupError(f"{name} at t={t} needs more work than is left") from None
         if isinstance(read, Signal):
-            return run.algebra.powers(read)
-        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
+            return run.algebra.list_exponents(read)
+        return () if read.packed is None else ((run.algebra.exponent(read.packed), False),)
 
 
-class Parts:
-    """The runs in which less happens than in a whole one (``parts.py``), each made once."""
+class RestrictedRuns:
+    """The restricted runs of a full run (``parts.py``), each created once."""
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
@@ -300,18 +346,25 @@ class Parts:
         self._alike = ResultCache[frozenset[str], bool](whole.meter)
         self._starts: dict[tuple[frozenset[str], Budget], Trajectory] = {}
 
-    def ranked(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
-        """Steps and the points at which a quantity is likely to be as large, few steps first; at the first point, which
-        is the likeliest, one step more."""
-        signal = signal_of(self.whole.network, self.whole.table[name])
+    def rank_points(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
+        """Yields pairs (number of updates, restricted point) at which a quantity is likely to be as large as in the
+        full run.
+
+        Few updates come first; the first point is the likeliest and is tried with one more update.
+
+        Args:
+            name: name of the quantity.
+            steps: the allowed numbers of updates.
+        """
+        signal = find_signal(self.whole.network, self.whole.table[name])
         for least in range(min(steps) - 1, max(steps) + 1):
-            for k, point in enumerate(self._likely(signal)):
+            for k, point in enumerate(self._iterate_points(signal)):
                 if (step := least if k else least + 1) in steps:
                     yield step, point
 
-    def _likely(self, signal: str) -> Iterator[Point]:
-        """The points of ``parts``, each made once, when it is asked for."""
-        points = parts(self.whole.network, self.whole.point, signal)
+    def _iterate_points(self, signal: str) -> Iterator[Point]:
+        """Yields the points of ``restricted_points``, each computed once and only when needed."""
+        points = restricted_points(self.whole.network, self.whole.point, signal)
         made, rest = self._points.setdefault(signal, ([], points))
         for k in count():
             made += islice(rest, max(0, k + 1 - len(made)))
@@ -319,42 +372,54 @@ class Parts:
                 return
             yield made[k]
 
-    def at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
-        """Returns the restricted run at a point, of which a size after some updates holds after t, too; None if in its
-        first updates other sizes divide the quantity."""
-        part = self._parts((point.zero, point.frozen), partial(self.where_less, point))
-        return part if self.divides_alike(part, step) and self._outgrown_alike(part, name, step, t) else None
+    def find_at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
+        """Returns the restricted run at a point if a size found there gives a lower bound in the full run, else None.
 
-    def _outgrown_alike(self, part: Analysis, name: str, step: int, t: int) -> bool:
-        """Norms that may be outgrown divide by the same in a part, where that counts.
-
-        Law: what outgrows its start leads whatever its constant is, so that where it does not learn is no point near
-        by. After the first update values depend on what norms divide by in their own forward pass, updates on nothing
-        but the start, gradients and later updates on all.
+        Args:
+            point: the restricted point.
+            name: name of the quantity.
+            step: number of updates in the restricted run.
+            t: number of updates in the full run.
         """
-        look, norms, quantity = self.whole, find_unsettled(self.whole.bounds), self.whole.table[name]
+        part = self._parts((point.zero, point.frozen), partial(self.make_restricted, point))
+        return part if self.divisors_agree(part, step) and self._outgrown_norms_agree(part, name, step, t) else None
+
+    def _outgrown_norms_agree(self, part: Analysis, name: str, step: int, t: int) -> bool:
+        """Whether norms that may be outgrown have the same divisors in a restricted run, as far as the quantity depends
+        on them.
+
+        Law: an argument that outgrows its initial size leads for every value of its constant, so a run in which it does
+        not train is no limit of the full run. After the first update, values depend on the divisors in their own
+        forward pass, updates on initial values only, and gradients and later updates on everything.
+        """
+        analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
             return True
-        signal = "" if quantity.tensor else signal_of(look.network, quantity)
+        signal = "" if quantity.tensor else find_signal(analysis.network, quantity)
         if step < 2 and (signal or (quantity.tensor and name.startswith("d"))):
-            reached = counting(look.network, signal, part.point.zero & part.point.frozen) if signal else frozenset()
+            reached = (
+                find_dependencies(analysis.network, signal, part.point.zero & part.point.frozen)
+                if signal
+                else frozenset()
+            )
             norms = {x: y for x, y in norms.items() if x in reached}
-        centring = {s.out for s in look.network.norms if s.kind.centres}
+        centring = {s.out for s in analysis.network.norms if s.kind.centres}
         if not step or not centring.isdisjoint(norms):
             return not norms
         sizes = ((y, part(y, k)) for y in norms.values() for k in range(1, step + 1))
-        return all(x.decided and part.meets(y, x.size) for y, x in sizes)
+        return all(x.decided and part.meets_bound(y, x.size) for y, x in sizes)
 
-    def where_less(self, point: Point) -> Analysis:
+    def make_restricted(self, point: Point) -> Analysis:
+        """Returns the restricted run at a point, with learning rates reduced by ``SLOW``."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
-        return self.whole.but(point=replace(point, c=slow), whole=self.whole, raised=False, ladder=())
+        return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
-    def divides_alike(self, part: Analysis, t: int) -> bool:
-        """Everything that the first t updates of a part divide by is as large as in the whole run: what norms and
-        homogeneous functions read, and normalisers.
+    def divisors_agree(self, part: Analysis, t: int) -> bool:
+        """Whether all divisors in the first t updates have the same size in a restricted run as in the full run.
 
-        Law: a normaliser that is epsilon is that at every step. One of entries is the gradient; the first one is read
-        before anything was learned, so who learns does not change it, and what starts at zero only if its size differs.
+        Divisors are the sizes of arguments of norms and homogeneous functions, and normalisers. Law: a normaliser that
+        is epsilon is epsilon at every step. One of entries is the gradient; the first gradient does not depend on which
+        tensors train, but its size may depend on which tensors start at zero.
         """
         whole = self.whole
         learning = whole.network.tensors.keys() - part.point.frozen
@@ -362,26 +427,34 @@ class Parts:
         by_size = [role for role, x in rules.items() if x.normalises and not (x.epsilon and whole.below_epsilon(role))]
         if t and any(t > 1 or rules[role].normalises != "entry" or rules[role].relative for role in by_size):
             return False
-        if t and part.point.zero != whole.point.zero and not all(self._first_alike(part, role) for role in by_size):
+        if (
+            t
+            and part.point.zero != whole.point.zero
+            and not all(self._first_gradients_agree(part, role) for role in by_size)
+        ):
             return False
-        return self._alike(part.point.zero, partial(self._as_large, part))
+        return self._alike(part.point.zero, partial(self._read_sizes_agree, part))
 
-    def _first_alike(self, part: Analysis, role: str) -> bool:
+    def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
+        """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
         own, other = self.whole(gradient, 0), part(gradient, 0)
         return own.decided and other.decided and own.size is not None and own.size == other.size
 
-    def _as_large(self, part: Analysis) -> bool:
+    def _read_sizes_agree(self, part: Analysis) -> bool:
+        """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
 
-    def started(self, part: Analysis, rung: Budget) -> Trajectory:
-        """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
-        for it."""
-        key = part.point.zero, rung
+    def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
+        """Returns the run that provides values before training to all restricted runs with the same zero tensors.
+
+        It is never asked a question, so no question is charged for it.
+        """
+        key = part.point.zero, budget
         if key not in self._starts:
-            self._starts[key] = part.runs.made(rung)
+            self._starts[key] = part.runs.make_run(budget)
         return self._starts[key]
 
 
@@ -389,157 +462,182 @@ class Parts:
 
 
 def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
-    """Returns what norms divide by after an update, where bounds without it have shown that.
+    """Returns bounds for norms whose divisor changes during training, from an analysis that does not need them.
 
-    A norm that centres is left out: its argument may be larger than what it divides by, since an update that is the
-    same along the index is taken away.
+    A norm that centres is omitted: its argument may exceed its divisor, since the norm removes an update that is
+    constant along the index.
     """
-    look, divisors = whole.but(bare=True), dict[str, Divisor]()
-    look.bounds = run
-    shaken = find_shaken(run)
+    analysis, divisors = whole.with_settings(without_divisors=True), dict[str, Divisor]()
+    analysis.bounds = run
+    shaken = find_affected_norms(run)
     with whole.meter.pause_counting():
         for s in (s for s in whole.network.functions if s.out in shaken and not s.kind.centres):
-            found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
+            found, gradient = analysis(s.inputs[0].name, 1, RESTRICTED), analysis.runs.bound_gradient(s)
             if found.size is not None and gradient is not None:
                 divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
                 whole.notes |= found.assumes
     return divisors
 
 
-def _bounds_at(look: Analysis, t: int) -> BoundRun:
-    """Returns upper bounds on every size after t updates."""
-    return look.bounds if t else look.begun
+def _bounds_at(analysis: Analysis, t: int) -> BoundRun:
+    """Returns the run of upper bounds after t updates."""
+    return analysis.bounds if t else analysis.initial_bounds
 
 
-def two_sided(look: Analysis, name: str, t: int, rung: Budget) -> Bracket:
-    """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
-    later step."""
-    found = look.read(name, t, rung)
-    if t and not found.decided and found.low is not None and look.meets(name, found.lead):
-        found = replace(found, high=found.low, why="", assumes=found.assumes | look.bounds.assumes)
+def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> Bracket:
+    """Returns the bracket that one budget gives, with the upper bound on every step if a monomial is as large as
+    that."""
+    found = analysis.read(name, t, budget)
+    if t and not found.decided and found.low is not None and analysis.meets_bound(name, found.lead):
+        found = replace(found, high=found.low, why="", assumes=found.assumes | analysis.bounds.assumes)
     if found.decided:
-        look.notes |= found.assumes
+        analysis.notes |= found.assumes
     return found
 
 
-def exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Exactly zero after the first update, at the least price: runs in which less happens would all show it."""
-    return _still(q.look, q.name, 1) if q.t == 1 and not known.decided else known
+def find_exact_zero(q: Query, known: Bracket) -> Bracket:
+    """Decides that a quantity is exactly zero after the first update if the cheapest budget shows it; else returns
+    ``known``."""
+    return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
-def _still(look: Analysis, name: str, t: int) -> Bracket:
-    found = two_sided(look, name, t, WITNESSES[0]) if look.point.zero and look.whole is None else Bracket()
+def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
+    """Returns the bracket of a quantity that the cheapest budget shows to be exactly zero, else an undecided
+    bracket."""
+    found = (
+        read_with_bounds(analysis, name, t, WITNESS_BUDGETS[0])
+        if analysis.point.zero and analysis.whole is None
+        else Bracket()
+    )
     return found if found.zero else Bracket()
 
 
-def restricted(q: Query, known: Bracket) -> Bracket:
-    """A monomial as large as the bound on every step, from a run in which less happens. Every further update costs
-    much more: few are asked of all runs, then one more of the likeliest of them."""
-    look, name, t = q
+def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
+    """Decides the size if a restricted run has a monomial as large as the upper bound on every step; else returns
+    ``known``.
+
+    Each further update costs much more, so few updates are tried in all runs, then one more in the likeliest.
+    """
+    analysis, name, t = q
     if known.decided:
         return known
-    if t > 2 and (earlier := look(name, t - 1, RESTRICTED)).decided:
+    if t > 2 and (earlier := analysis(name, t - 1, RESTRICTED)).decided:
         return earlier
-    steps = (t,) if not t or t > 2 or _still(look, name, t - 1).zero else range(t + 1)
-    if look.whole is not None or not look.network.norms or look.upper(name, t) is None:
+    steps = (t,) if not t or t > 2 or _find_cheap_zero(analysis, name, t - 1).zero else range(t + 1)
+    if analysis.whole is not None or not analysis.network.norms or analysis.upper(name, t) is None:
         return known
     begun = set[frozenset[str]]()
-    for step, point in look.parts.ranked(name, steps):
-        if look.meter.spent:
+    for step, point in analysis.restricted.rank_points(name, steps):
+        if analysis.meter.is_exceeded:
             break
-        if not step and point.zero in begun:  # before training, parts that begin alike are one
+        if not step and point.zero in begun:  # restricted runs with the same zero tensors agree before training
             continue
-        if (part := look.parts.at(point, name, step, t)) is None:
+        if (part := analysis.restricted.find_at(point, name, step, t)) is None:
             continue
         found = part(name, step, WITNESS)
-        if found.low is not None and part.meets(name, found.lead, t):
-            assumes, upper = found.assumes | _bounds_at(look, t).assumes | {"generic-constants"}, look.upper(name, t)
-            look.notes |= assumes
+        if found.low is not None and part.meets_bound(name, found.lead, t):
+            assumes, upper = (
+                found.assumes | _bounds_at(analysis, t).assumes | {"generic-constants"},
+                analysis.upper(name, t),
+            )
+            analysis.notes |= assumes
             return replace(found, low=upper, high=upper, lead=upper, assumes=assumes)
         if not step:
             begun.add(point.zero)
     return known
 
 
-def monomial(q: Query, known: Bracket) -> Bracket:
-    """The largest monomial that is found among few, where nothing can cancel it."""
-    look, name, t = q
+def search_few_monomials(q: Query, known: Bracket) -> Bracket:
+    """Reads the largest monomial that a small budget finds; the bracket has it as its lower bound if nothing can cancel
+    it."""
+    analysis, name, t = q
     if known.decided:
         return known
-    few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
-    rungs: tuple[Budget, ...] = PARTS if few else WITNESSES
-    for rung in rungs:
-        found = two_sided(look, name, t, rung)
+    # with raised degrees, kernels have as many leaves as the products have signals
+    few = analysis.whole is not None or (analysis.raised and not t)
+    budgets: tuple[Budget, ...] = RESTRICTED_BUDGETS if few else WITNESS_BUDGETS
+    for budget in budgets:
+        found = read_with_bounds(analysis, name, t, budget)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
             known = found
-        if found.decided or (look.whole is not None and not look.meets(name, found.lead, t)):
+        if found.decided or (analysis.whole is not None and not analysis.meets_bound(name, found.lead, t)):
             break
     return known
 
 
-def witnessed(q: Query, known: Bracket) -> Bracket:
-    """After an update, what a witness shows of something of which nothing is known; before, of a gradient, where norms
-    may be outgrown."""
-    look, name, t = q
-    means = WITNESS if t else RESTRICTED if _begins_outgrown(look, name) else None
-    found = look(name, t, means) if known.unknown and means else known
+def use_lower_bound(q: Query, known: Bracket) -> Bracket:
+    """Uses a lower bound if nothing is known. Before training it does so only for gradients of tensors if norms may be
+    outgrown."""
+    analysis, name, t = q
+    method = WITNESS if t else RESTRICTED if _is_outgrown_gradient(analysis, name) else None
+    found = analysis(name, t, method) if known.unknown and method else known
     return known if found.low is None else found
 
 
-def _begins_outgrown(look: Analysis, name: str) -> bool:
-    """A gradient of a tensor in a run whose norms may be outgrown."""
-    of_tensor = name.startswith("g") and bool(look.table[name].tensor)
-    return of_tensor and look.whole is None and not look.raised and bool(look.bounds.outgrown)
+def _is_outgrown_gradient(analysis: Analysis, name: str) -> bool:
+    """Whether a quantity is the gradient of a tensor in a full run whose norms may be outgrown."""
+    of_tensor = name.startswith("g") and bool(analysis.table[name].tensor)
+    return of_tensor and analysis.whole is None and not analysis.raised and bool(analysis.bounds.outgrown)
 
 
-def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
-    """One budget after the other, by default those of the analysis, until one decides or none can."""
-    look, name, t = q
+def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) -> Bracket:
+    """Tries one budget after the other until one decides the size or none can; returns the last bracket with the best
+    lower bound.
+
+    Args:
+        q: the question.
+        known: the bracket so far.
+        budgets: the budgets, by default those of the analysis.
+    """
+    analysis, name, t = q
     low = known.low
-    usual = LADDER[:1] if look.whole is not None else look.ladder or LADDER
-    if not t and look.network.norms:
-        usual = (usual[0], BEGUN, *usual[1:])
-    for rung in () if known.decided else rungs or usual:
-        known = two_sided(look, name, t, rung)
+    usual = BUDGETS[:1] if analysis.whole is not None else analysis.budgets or BUDGETS
+    if not t and analysis.network.norms:
+        usual = (usual[0], INITIAL_BUDGET, *usual[1:])
+    for budget in () if known.decided else budgets or usual:
+        known = read_with_bounds(analysis, name, t, budget)
         if known.decided:
             return known
-        if known.why and rung.most is None:
+        if known.why and budget.max_kernels is None:
             break
         if known.low is not None:
             low = known.low if low is None else max(low, known.low)
     return replace(known, low=low)
 
 
-def two_degrees_more(q: Query, known: Bracket) -> Bracket:
-    """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
-    look, name, t = q
-    if look.raised or known.size is None or not look.runs.curved:
+def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
+    """Returns an undecided bracket if the known one rests on polynomials and a degree higher by two gives a larger
+    size."""
+    analysis, name, t = q
+    if analysis.raised or known.size is None or not analysis.runs.is_nonlinear:
         return known
-    if any(known.size == run.higher.upper(name, t) for run in (look.whole, look) if run is not None):
+    if any(known.size == run.higher.upper(name, t) for run in (analysis.whole, analysis) if run is not None):
         return known
-    higher, open_ = look.higher(name, t, WITNESS), partial(replace, known, low=None, high=None)
-    if t and look.network.live and look.runs.stepped(signs=True) and not higher.decided:
+    higher, open_ = analysis.higher(name, t, WITNESS), partial(replace, known, low=None, high=None)
+    if t and analysis.network.live and analysis.runs.has_nonlinear_steps(signs=True) and not higher.decided:
         return open_(why=_CUBES)
     if higher.lead is not None and higher.lead > known.size:
         return open_(why=f"{_RAISED} n^({higher.lead}) instead of n^({known.size})")
     return known
 
 
-def bound_above(q: Query, known: Bracket) -> Bracket:
-    """Where nothing decides, the bound on every step, and what stands in the way."""
-    look, name, t = q
+def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
+    """Uses the upper bound on every step as a last resort, and records why no certificate was found."""
+    analysis, name, t = q
     notes = known.assumes & ASSUMPTIONS.keys()
     if known.decided:
         return replace(known, assumes=notes)
-    high = look.upper(name) if t else None
-    return Bracket(known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK))
+    high = analysis.upper(name) if t else None
+    return Bracket(
+        known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK_LIMIT_REASON)
+    )
 
 
-def leading(q: Query, known: Bracket, rungs: Sequence[Budget] = QUICK) -> Bracket:
-    """The leading kernel taken as it is."""
-    look, name, t = q
-    for rung in rungs:
-        found = look.read(name, t, rung)
+def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
+    """Returns the bracket of the largest leading kernel that the budgets find, certified or not."""
+    analysis, name, t = q
+    for budget in budgets:
+        found = analysis.read(name, t, budget)
         if found.decided or known.lead is None or (found.lead is not None and found.lead > known.lead):
             known = found
         if found.decided or found.why:
@@ -547,35 +645,49 @@ def leading(q: Query, known: Bracket, rungs: Sequence[Budget] = QUICK) -> Bracke
     return known
 
 
-def answered(q: Query, known: Bracket) -> Bracket:
-    """The certified answer, where it is there already."""
-    return q.look(q.name, q.t) if q.look.known(q.name, q.t) else known
+def recall_certified(q: Query, known: Bracket) -> Bracket:
+    """Uses the certified answer if the question has been answered before."""
+    return q.analysis(q.name, q.t) if q.analysis.is_certified(q.name, q.t) else known
 
 
-RESTRICTED = Means("in runs in which less happens", {"restricted runs": restricted})
-WITNESS = Means(
-    "from below", {"exact zero": exact_zero, "restricted runs": RESTRICTED, "few monomials": monomial}, kept=False
+RESTRICTED = Method("restricted runs", {"restricted runs": search_restricted_runs})
+WITNESS = Method(
+    "lower bound",
+    {"exact zero": find_exact_zero, "restricted runs": RESTRICTED, "few monomials": search_few_monomials},
+    cached=False,
 )
-CERTIFIED = Means(
+CERTIFIED = Method(
     "certified",
-    {"witness": witnessed, "ladder": climb, "two degrees more": two_degrees_more, "bound on every step": bound_above},
+    {
+        "lower bound": use_lower_bound,
+        "increasing budgets": increase_budget,
+        "higher degrees": check_raised_degrees,
+        "bound on every step": fall_back_to_bound,
+    },
 )
-SHORTLY = Means(
-    "shortly",
-    {"what is certified": answered, "witness": witnessed, "first budget": partial(climb, rungs=LADDER[:1])},
-    kept=False,
+QUICKLY = Method(
+    "quickly",
+    {
+        "earlier answer": recall_certified,
+        "lower bound": use_lower_bound,
+        "first budget": partial(increase_budget, budgets=BUDGETS[:1]),
+    },
+    cached=False,
 )
-SIMPLY = Means("simply", {"little work": partial(climb, rungs=(SIMPLEST,))}, kept=False)
-LEAD = Means("lead", {"leading kernel": leading, "witness": witnessed, "certified": CERTIFIED})
-MEANS = (CERTIFIED, SHORTLY, LEAD, WITNESS, RESTRICTED, SIMPLY)
-"""All that a question may be answered by: the whole; at the price of the first budget; for searching; from below; in
-runs in which less happens; with little work."""
+MINIMAL = Method("minimal", {"smallest budget": partial(increase_budget, budgets=(SMALLEST_BUDGET,))}, cached=False)
+LEAD = Method("lead", {"leading kernel": read_leading_kernel, "lower bound": use_lower_bound, "certified": CERTIFIED})
+METHODS = (CERTIFIED, QUICKLY, LEAD, WITNESS, RESTRICTED, MINIMAL)
+"""All methods: certified; certified at the cost of the first budget; uncertified, for a search; a lower bound only; a
+lower bound from restricted runs only; certified with the smallest budget."""
 
 
-def lead_within(work: int, gap: Fraction = NEAR) -> Means:
-    """The leading kernel for less work: what the work does not suffice for comes out as unknown.
+def limit_lead(work: int, gap: Fraction = NEAR) -> Method:
+    """Returns a method that reads the leading kernel with less work; what exceeds the work comes out as unknown.
 
-    At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
+    Args:
+        work: maximum number of nodes of the matching searches for one product.
+        gap: kernels this far below the leading one are dropped. With 0 only the leading ones are kept, which is cheap
+            and still gives a lower bound.
     """
-    rung = replace(LADDER[0], gap=gap, work=work)
-    return Means(f"lead within {work} at {gap}", {"leading kernel": partial(leading, rungs=(rung,))})
+    budget = replace(BUDGETS[0], gap=gap, max_nodes=work)
+    return Method(f"lead within {work} at {gap}", {"leading kernel": partial(read_leading_kernel, budgets=(budget,))})

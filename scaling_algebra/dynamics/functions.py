@@ -1,6 +1,8 @@
-"""Functions under training: entry by entry, with a selection, or a softmax along an index.
+"""Rules of elementwise functions, of selections (top-K) and of softmax under training.
 
-Read next: ``norms.py`` (functions that divide by the size of what they read), ``rules.py`` (all kinds of statements).
+A function is represented by a generic polynomial: relu by c_0 + c_1 x + c_2 x^2 + ... with unknown coefficients, tanh
+by odd powers only.
+Read next: ``norms.py`` (functions that divide by the size of their argument), ``rules.py`` (all kinds of statements).
 """
 
 from __future__ import annotations
@@ -16,300 +18,357 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
 
 class Entrywise:
-    """A function as the generic polynomial of its parity class.
+    """Rule of an elementwise function, which is represented by a generic polynomial with the powers of its parity
+    class.
 
-    Law: f(x) = sum_p c_p x^p with generic c_p; so df = sum_p c_p sum_j x_0^j x_t^(p-1-j) dx and f' = sum_p p c_p
-    x^(p-1). As x_t = x_0 + dx has every kernel of x_0, that sum over j is x_t^(p-1) up to constants, and df is f' dx.
-    Every power above the first is over the size of the argument where a function is homogeneous, and where it is not
-    bounded and its argument is beyond O(1).
+    Law: let f(x) = sum_p c_p x^p with generic c_p. Then df = sum_p c_p sum_j x_0^j x_t^(p-1-j) dx and f' = sum_p p c_p
+    x^(p-1). Since x_t = x_0 + dx has every kernel of x_0, the sum over j is x_t^(p-1) up to constants, so df is f' dx.
+    Powers above the first are divided by the size of the argument if the function is homogeneous, or if it is unbounded
+    and its argument exceeds O(1).
     """
 
     whole = True
-    """The function sees all of its argument."""
+    """True if the function depends on its whole argument, and not only on a centred part."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if t and not (s.kind.selects and self._drawn(tr, s, t)):
+        if t and not (s.kind.selects and self._find_selection_step(tr, s, t)):
             return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
-        return self._selected(tr, s, self._polynomial(tr, s, t), t)
+        return self._select_entries(tr, s, self._make_polynomial(tr, s, t), t)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         indices = tr.network.signals[s.out]
-        if s.kind.selects and self._drawn(tr, s, t) != 0:
+        if s.kind.selects and self._find_selection_step(tr, s, t) != 0:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
-        if reason := self.beyond(tr, s, t):
+        if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            return self._selected(tr, s, tr.algebra.unknown(indices), 0)
-        dx = self.shared(tr, s, self.argument(tr, s, "change", t))
-        moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, indices), 0)
-        moved = self.balanced(tr, s, moved, t)
-        swapped = self._swapped(tr, s, t) if s.kind.selects else None
+            return self._select_entries(tr, s, tr.algebra.make_bounded(indices), 0)
+        dx = self.scale_to_value(tr, s, self.read_argument(tr, s, "change", t))
+        moved = self._select_entries(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), dx, indices), 0)
+        moved = self.project_out_mean(tr, s, moved, t)
+        swapped = self._bound_swaps(tr, s, t) if s.kind.selects else None
         if swapped is None:
             return moved
-        size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(indices)))
+        size = tr.algebra.rms(self.scale_to_value(tr, s, tr.algebra.constant(indices)))
         assert size is not None
-        swaps = tr.algebra.unknown(indices, swapped + size)
-        if self._apart(tr, s, t):
-            swaps = swaps.but(least=swapped + size)
+        swaps = tr.algebra.make_bounded(indices, swapped + size)
+        if self._changes_apart(tr, s, t):
+            swaps = swaps.replace(lower_bound=swapped + size)
         else:
-            tr.note(f"{s.name} swaps entries only where what is alike moves apart")
+            tr.note(f"{s.name} swaps entries only if similar entries change differently")
         return tr.algebra.add([moved, swaps])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
         indices = tr.network.signals[s.out]
-        if reason := self.beyond(tr, s, t):
+        if reason := self.explain_unknown(tr, s, t):
             raise BeyondPowerCounting(reason)
-        above = self._selected(tr, s, self.shared(tr, s, self.balanced(tr, s, above, t)), t)
-        return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, indices), t)
+        above = self._select_entries(tr, s, self.scale_to_value(tr, s, self.project_out_mean(tr, s, above, t)), t)
+        return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, indices), t)
 
-    def slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """The derivative, entry by entry: powers one less than those of the function."""
+    def find_slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
+        """Returns the derivative, elementwise: its powers are one less than those of the function."""
         key = ("slope", s.out, t)
-        return tr.kept(
-            key, f"slope of {s.out}@{t}", lambda: self._powers(tr, s, t, {p - 1 for p in _degrees(tr, s) if p})
+        return tr.remember(
+            key, f"slope of {s.out}@{t}", lambda: self._sum_powers(tr, s, t, {p - 1 for p in _list_degrees(tr, s) if p})
         )
 
-    def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """The value from its argument."""
-        x, indices = self.argument(tr, s, "value", t), tr.network.signals[s.out]
-        powers, parts = _degrees(tr, s), list[Signal]()
-        if reason := self.beyond(tr, s, t):
+    def _make_polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
+        """Returns the value of the function as the polynomial of its present argument, without the effect of a
+        selection."""
+        x, indices = self.read_argument(tr, s, "value", t), tr.network.signals[s.out]
+        powers, parts = _list_degrees(tr, s), list[Signal]()
+        if reason := self.explain_unknown(tr, s, t):
             tr.note(reason)
-            powers, parts = frozenset({0}), [tr.algebra.unknown(indices)]
+            powers, parts = frozenset({0}), [tr.algebra.make_bounded(indices)]
         if 0 in powers:
-            parts.append(tr.named(mean(tr, s), "mean"))
+            parts.append(tr.with_name(mean_value(tr, s), "mean"))
         moving = {p - 1 for p in powers if p}
         if not moving:
             return tr.algebra.add(parts)
-        moved = tr.algebra.contract(self._powers(tr, s, t, moving), self.shared(tr, s, x), indices)
-        return tr.algebra.add([*parts, tr.named(moved, f"slope times {s.inputs[0].name}@{t}")])
+        moved = tr.algebra.contract(self._sum_powers(tr, s, t, moving), self.scale_to_value(tr, s, x), indices)
+        return tr.algebra.add([*parts, tr.with_name(moved, f"slope times {s.inputs[0].name}@{t}")])
 
-    def _powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
-        """The sum of powers of the argument."""
+    def _sum_powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
+        """Returns a sum of powers of the argument, elementwise.
+
+        Args:
+            tr: the training run.
+            s: the function.
+            t: number of updates.
+            powers: the powers.
+        """
         indices = tr.network.signals[s.out]
         if not powers:
-            return tr.algebra.nothing(indices)
+            return tr.algebra.zeros(indices)
         tr.note("polynomials")
-        if s.kind.homogeneous and all(self.argument(tr, s, "value", step).zero for step in {0, t}):
-            tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: any slope at a kink is a choice")
-            return tr.algebra.unknown(indices)
+        if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).is_zero for step in {0, t}):
+            tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: the slope at a kink is arbitrary")
+            return tr.algebra.make_bounded(indices)
         parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
             if p:
-                power = self._over(tr, s, tr.algebra.contract(self.argument(tr, s, "value", t), power, indices), t)
+                power = self._divide_by_size(
+                    tr, s, tr.algebra.contract(self.read_argument(tr, s, "value", t), power, indices), t
+                )
             if p in powers:
                 parts.append(power)
         return tr.algebra.add(parts)
 
-    def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """The rest of a change or of a gradient where the function keeps a sum."""
+    def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        """Removes the constant direction from a change or a gradient if the outputs of the function have a constant
+        sum."""
         return signal
 
-    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        """The part of the argument that the function sees."""
-        return tr.at(s.inputs[0], which, t)
+    def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+        """Returns the part of the argument on which the function depends: its initial value, change or value."""
+        return tr.read_factor(s.inputs[0], which, t)
 
-    def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
-        """A part of the value, in the size of the value's entries."""
+    def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
+        """Scales a part of the value to the size of the value's entries, such as 1/n for a softmax over n entries."""
         return signal
 
-    def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Why nothing but that its values are bounded is known of a bounded function; empty if more is.
+    def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
+        """Returns the reason why nothing but the boundedness of its values is known of a bounded function; "" if more
+        is known.
 
         Raises:
-            BeyondPowerCounting: nothing is known of a steep function.
+            BeyondPowerCounting: nothing at all is known of a steep function such as exp.
         """
-        reason = saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded or s.kind.steep else ""
+        reason = (
+            explain_saturation(tr, s, self.read_argument(tr, s, "value", t), t)
+            if s.kind.bounded or s.kind.steep
+            else ""
+        )
         if s.kind.steep and (reason or any(map(tr.grows, tr.network.signals[s.out]))):
-            if not reason and (tails := self.heavy(tr, s, t)):
+            if not reason and (tails := self.explain_heavy_tails(tr, s, t)):
                 reason = f"{s.name} has no second moment: {tails}"
             if reason:
                 raise BeyondPowerCounting(reason)
         return reason
 
-    def heavy(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """What is said of an argument of which e to its power may have no second moment; empty if it has one.
+    def explain_heavy_tails(self, tr: TrainingRun, s: Function, t: int) -> str:
+        """Returns a message if exp of the argument may lack a second moment, else "".
 
-        Law: a step moves x by its gradient, so by e^x, where no normaliser bounds it: where x is Theta(1) and then
-        moves by Theta(1), nothing is known. Fails: where x has heavier tails than a Gaussian.
+        Law: a step changes x along its gradient, which contains the factor e^x if no normaliser bounds the step. If x
+        is Theta(1) and then changes by Theta(1), nothing is known. Fails: if x has heavier tails than a Gaussian.
         """
-        before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
-        moved = t and tr.algebra.reaches(unbounded(tr, s, t))
-        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
-        if not again and tr.tails.initial(s.inputs[0].name) < 2:
+        before = [self.read_argument(tr, s, "initial", 0), *([select_unbounded_change(tr, s, t - 1)] if t > 1 else [])]
+        moved = t and tr.algebra.reaches_size(select_unbounded_change(tr, s, t))
+        again = moved and (any(map(tr.algebra.reaches_size, before)) or tr.tails.change_degree(s.inputs[0].name, t) > 1)
+        if not again and tr.tails.initial_degree(s.inputs[0].name) < 2:
             return ""
         return f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
 
-    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
-        of the initial one.
+    def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        """Divides a signal by the size of the argument, if the function requires it: by the larger one of the present
+        and the initial size.
 
         Raises:
-            BeyondPowerCounting: a homogeneous function of a number that moved, whose sign nothing averages.
+            BeyondPowerCounting: a homogeneous function of a single number that changed, whose sign is not averaged.
         """
         if s.kind.homogeneous and t and not any(map(tr.grows, tr.network.signals[s.out])):
-            raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which has no index that grows")
-        sizes = [(tr.algebra.rms(x), x) for x in (self.argument(tr, s, "value", step) for step in {0, t})]
+            raise BeyondPowerCounting(
+                f"{s.name} of {s.inputs[0].name}, which has no index that grows, so its sign is not averaged"
+            )
+        sizes = [(tr.algebra.rms(x), x) for x in (self.read_argument(tr, s, "value", step) for step in {0, t})]
         size, x = max(sizes, key=lambda pair: (pair[0] is not None, pair[0]))
         if size is None:
             if s.kind.homogeneous:
                 raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
             return signal
-        if s.kind.homogeneous or tr.algebra.value(size) > 0:
-            certain = tr.algebra.certified(x)
-            return tr.algebra.scaled(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
+        if s.kind.homogeneous or tr.algebra.exponent(size) > 0:
+            certain = tr.algebra.is_certified(x)
+            return tr.algebra.scale_by(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
         return signal
 
-    # a top-K selection: drawn anew when the argument moved by at least its spread
+    # top-K selections, which are drawn anew if the argument changed by at least its spread
 
-    def _selected(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """The part of a signal that the selection in force leaves."""
+    def _select_entries(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        """Returns a signal times the mask of the selection that is used at t; the signal itself if nothing is
+        selected."""
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
         indices = tr.network.signals[s.out]
-        mask = tr.algebra.tensor(self.selected(tr, s, t), indices, 0)
-        if (swapped := self._swapped(tr, s, t)) is not None:
-            mask = tr.algebra.add([mask, tr.algebra.unknown(indices, swapped)])
+        mask = tr.algebra.tensor(self.name_selection(tr, s, t), indices, 0)
+        if (swapped := self._bound_swaps(tr, s, t)) is not None:
+            mask = tr.algebra.add([mask, tr.algebra.make_bounded(indices, swapped)])
         return tr.algebra.contract(mask, signal, indices)
 
-    def _swapped(self, tr: TrainingRun, s: Function, t: int) -> int | None:
-        """Packed size of the change of a selection that is not drawn anew; None if nothing moved.
+    def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
+        """Returns a packed bound on the change of a selection that is not drawn anew; None if the selection does not
+        change.
 
-        Law: an argument that moved by a share of its spread swaps at most that share of the entries, each by Theta(1);
-        as much where entries that are alike move apart, and none where the change is a function of the argument.
+        Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
+        of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
+        swapped if the change is a function of the argument.
         """
-        if not t or self._drawn(tr, s, t):
+        if not t or self._find_selection_step(tr, s, t):
             return None
-        moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
+        moved, spread = (self._measure_argument(tr, s, which, t) for which in ("change", "initial"))
         if moved is None or spread is None:
             return None
-        return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
+        return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
-    def selected(self, tr: TrainingRun, s: Function, t: int) -> str:
-        return f"{INDICATOR}{s.out}@{self._drawn(tr, s, t)})"
+    def name_selection(self, tr: TrainingRun, s: Function, t: int) -> str:
+        """Returns the name of the selection's indicator, which contains the step at which the selection was drawn."""
+        return f"{INDICATOR}{s.out}@{self._find_selection_step(tr, s, t)})"
 
-    def _drawn(self, tr: TrainingRun, s: Function, t: int) -> int:
-        """The step at which the selection in force at t was drawn.
+    def _find_selection_step(self, tr: TrainingRun, s: Function, t: int) -> int:
+        """Returns the step at which the selection used at t was drawn.
 
         Raises:
-            BeyondPowerCounting: the argument moves where it was selected, perhaps so that nothing is drawn anew; or it
-                moves by a count of what was drawn, which is larger than what it was drawn by.
+            BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
+                that the selection stays; or it changes by a count of selected tokens that exceeds its initial spread.
         """
         if t == 0:
             return 0
-        moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
-        value = tr.algebra.value
+        moved, spread = (self._measure_argument(tr, s, which, t) for which in ("change", "initial"))
+        value = tr.algebra.exponent
         if moved is None or (spread is not None and value(moved) < value(spread)):
             return 0
-        if tr.grows(s.over) and not self._apart(tr, s, t):
-            raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
+        if tr.grows(s.over) and not self._changes_apart(tr, s, t):
+            raise BeyondPowerCounting(f"{s.name} selects other entries only if similar entries change differently")
         if s in find_selection_inputs(tr.network).values() and (spread is None or value(moved) > value(spread)):
-            raise BeyondPowerCounting(f"{s.out} was drawn by scores below a bias that counts what it drew")
+            raise BeyondPowerCounting(
+                f"{s.out}: the bias that counts selected tokens exceeds the scores by which they were selected"
+            )
         return t
 
-    def _apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Does the change of the argument vary where its initial value does not?"""
-        first, change = (self.argument(tr, s, which, t) for which in ("initial", "change"))
-        return tr.algebra.varies_apart(change, first, s.over)
+    def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
+        """Whether the change of the argument varies between entries with the same initial value."""
+        first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
+        return tr.algebra.varies_independently(change, first, s.over)
 
-    def _moved(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
-        """Packed size of the argument at the start or of its change.
+    def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
+        """Returns the packed size of the argument before training, or of its change; None if it is exactly zero.
 
         Raises:
-            Exhausted: it is not certified.
+            Exhausted: the size is not certified.
         """
         size = tr.context.certified(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
         if size is not None:
             return size
-        signal = self.argument(tr, s, which, t)
-        if not tr.algebra.certified(signal):
+        signal = self.read_argument(tr, s, which, t)
+        if not tr.algebra.is_certified(signal):
             raise Exhausted
         return tr.algebra.rms(signal)
 
 
 class Softmax(Entrywise):
-    """Law: softmax shares 1 among the entries of its index and ignores a common shift: phi is (1 + x + ...) / entries
-    of the argument x less its mean. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and what it makes sums
-    to zero: a change of shares and a gradient; of a selection only the selected ones are left.
-    Fails: along an index that grows, where e^x may have no second moment (``heavy``).
-    """
+    """Rule of a softmax. Law: phi = (1 + x + ...) / n for n entries and the argument x minus its mean, because a
+    softmax shares 1 among its entries and ignores a common shift. Its Jacobian diag(phi)(I - 1 phi^T) annihilates
+    constants, and the change of shares and the gradient at the logits sum to zero. With a selection only the selected
+    entries remain.
+    Fails: along an index that grows, if e^x may lack a second moment (``explain_heavy_tails``)."""
 
     whole = False
 
-    def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
+    def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
-        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
+        share = tr.algebra.pack_powers({tr.context.shares.get(s.out, tr.network.indices[s.over]): -1})
+        return tr.algebra.scale_by(signal, Scalar(f"1/entries along {s.over}", share))
 
-    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
+    def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+        return tr.algebra.subtract_mean(super().read_argument(tr, s, which, t), s.over)
 
-    def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
-        if (reason := super().beyond(tr, s, t)) or not tr.grows(s.over):
+    def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
+        if (reason := super().explain_unknown(tr, s, t)) or not tr.grows(s.over):
             return reason
         if s.kind.spared:
             tr.note("bounded-logits")
             return ""
-        if not (tails := self.heavy(tr, s, t)):
+        if not (tails := self.explain_heavy_tails(tr, s, t)):
             return ""
-        unless = f"({s.kind.named_bounded} assumes it has not)"
+        unless = f"({s.kind.named_bounded} assumes that it has not)"
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
-    def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
+    def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        return tr.algebra.subtract_mean(signal, s.over, self.name_selection(tr, s, t) if s.kind.selects else "")
 
 
 SOFTMAX = Softmax()
+<<<<<<< ours
+
+
+class Centre:
+    """Law: a signal less its mean along an index is linear in the signal, and the map is its own transpose."""
+
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        return tr.algebra.centred(above, s.over)
+
+
 _LEFT = 4
 """The least degree of a polynomial that stands for a function of what a norm makes.
+||||||| base
+_LEFT = 4
+"""The least degree of a polynomial that stands for a function of what a norm makes.
+=======
+_LEAST_DEGREE = 4
+"""Minimum degree of the polynomial for a function of a norm's output.
+>>>>>>> theirs
 
-Law: a layer norm takes from the gradient at its output y what is constant and what is a multiple of y, which is all of
-the slope 1 + y of a square. The slope of relu, silu or gelu has more, such as y^3."""
+Law: a layer norm removes from the gradient at its output y everything that is constant or a multiple of y. This is the
+whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms, such as y^3.
+"""
 
 
-def saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """The excess of a bounded function's argument over O(1), if any: then its values are bounded, and no more is
-    known of them."""
+def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
+    """Returns a message if the argument of a bounded or steep function exceeds O(1), else "".
+
+    The values of a bounded function are then bounded, and nothing else is known of them.
+    """
     size = tr.algebra.rms(argument)
-    if size is None or tr.algebra.value(size) <= 0:
+    if size is None or tr.algebra.exponent(size) <= 0:
         return ""
-    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
+    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.exponent(size)}) at t={t}"
     how = f"{s.name} grows" if isinstance(s, Function) and s.kind.steep else "the gate saturates"
     return f"{how} faster than any power: {reach}"
 
 
-def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
-    """The change of what a function reads, for a softmax less its mean, without what entries of updates that are
-    bounded make of it themselves."""
+def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
+    """Returns the change of a function's argument, without the direct contribution of updates whose entries are
+    bounded.
+
+    For a softmax the mean is subtracted.
+    """
     (source,) = s.inputs
-    producer, moved = tr.network.producer(source.name), tr.at(source, "change", t)
+    producer, moved = tr.network.producer(source.name), tr.read_factor(source, "change", t)
     if (
         isinstance(producer, Product)
         and producer.tensor
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.indices)
-    return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
+        moved = tr.algebra.rename_indices(passed, tr.network.signals[producer.out], source.indices)
+    return tr.algebra.subtract_mean(moved, s.over) if s.kind.kind == "softmax" else moved
 
 
-def mean(tr: TrainingRun, s: Function) -> Signal:
-    """The mean of a function that has one: a constant."""
+def mean_value(tr: TrainingRun, s: Function) -> Signal:
+    """Returns the constant part of a function's value, such as 1/n for a softmax over n entries."""
     whole = tr.algebra.constant(tr.network.signals[s.out])
-    return SOFTMAX.shared(tr, s, whole) if s.kind.kind == "softmax" else whole
+    return SOFTMAX.scale_to_value(tr, s, whole) if s.kind.kind == "softmax" else whole
 
 
-def _degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
-    """Powers of the argument in the polynomial that stands for a function."""
+def _list_degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
+    """Returns the powers of the argument in the polynomial that represents a function."""
     powers, degrees = s.kind.powers, tr.context.degrees
     if is_linear(tr.network, s):
         return frozenset({1})
     if degrees == "lowest":
         return powers & {0, 1}
     more, most = 2 if degrees == "raised" else 0, max(count_multiplicity(tr.network).values())
-    most = max(most, _LEFT) if reads_normed(tr.network, s) else most
+    most = max(most, _LEAST_DEGREE) if reads_normed(tr.network, s) else most
     return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}

@@ -1,7 +1,8 @@
-"""The cost of a question: the work of every intermediate result it needs, whether or not that was computed before.
+"""A cache of results that charges every question for the work of all results it needs, whether cached or not.
 
-So that what is decided depends on the question alone, not on what was asked earlier. Read next: ``trajectory.py``
-(remembers its results here), ``analysis.py`` (asks questions).
+So whether a question exceeds its budget depends on the question alone, not on what was asked earlier. Example: a
+product costs 500 nodes and two questions need it; it is computed once, and both questions are charged 500.
+Read next: ``trajectory.py`` (caches its results here), ``analysis.py`` (asks questions).
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ Result = TypeVar("Result")
 
 @dataclass
 class _Entry:
-    """A result, the work of it alone, the results it needed, and what is noted of it."""
+    """A cached result.
+
+    Attributes:
+        work: work for this result, without that for the results it needs.
+        notes: notes that were made during the computation.
+        needs: keys of the results it needs.
+        result: the result.
+        done: True if the computation has finished.
+    """
 
     work: int = 0
     notes: set[str] = field(default_factory=set)
@@ -29,7 +38,11 @@ class _Entry:
 
 
 class Ledger:
-    """Remembers results, and charges every question for all that it needs."""
+    """Caches results, and charges every question for the work of all results it needs.
+
+    Args:
+        algebra: counts the work, and has the budget of a question.
+    """
 
     def __init__(self, algebra: Algebra) -> None:
         self._algebra = algebra
@@ -42,20 +55,24 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """A new question: nothing is charged yet. Inside another one it is charged for itself."""
+        """Opens a new question, which has not been charged anything yet. A nested question is charged separately."""
         outer = self._limit, self._charged, self._total, self._open
-        self._limit, self._charged, self._total, self._open = self._algebra.rung.total, set(), 0, []
+        self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
         try:
-            with self._algebra.accounting():
+            with self._algebra.collect_notes():
                 yield
         finally:
             self._limit, self._charged, self._total, self._open = outer
 
-    def remembered(self, key: Hashable, compute: Callable[[], Result]) -> Result:
-        """The result of a computation, done once.
+    def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Returns the result of a computation, which runs only the first time.
+
+        Args:
+            key: identifies the result.
+            compute: computes it.
 
         Raises:
-            Exhausted: the question needs more work than the rung has.
+            Exhausted: the question needs more work than its budget allows.
         """
         if key in self._beyond:
             raise Exhausted
@@ -63,18 +80,18 @@ class Ledger:
             self._open[-1].needs.add(key)
         entry = self._entries.get(key)
         if entry is None or not entry.done:
-            self._algebra.meter.add(0)  # where no work is left, none is begun
+            self._algebra.meter.add(0)  # raises if no work is left
             entry = self._entries[key] = _Entry()
             self._open.append(entry)
             try:
-                with self._algebra.accounting() as notes:
+                with self._algebra.collect_notes() as notes:
                     try:
                         entry.result = compute()
                     finally:
-                        entry.work = self._algebra.spent
+                        entry.work = self._algebra.nodes_visited
                 entry.notes, entry.done = notes, True
             except Exhausted as error:
-                if self._limit is not None and self._failed(key, error) > self._limit:
+                if self._limit is not None and self._count_needed_work(key, error) > self._limit:
                     self._beyond.add(key)
                 raise
             finally:
@@ -84,22 +101,28 @@ class Ledger:
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:
+        """Adds the work of a result, and of all results it needs, to the question, each only once."""
         if key not in self._charged:
-            self._total += self._work(key, self._charged)
+            self._total += self._sum_work(key, self._charged)
         if self._limit is not None and self._total > self._limit:
             raise Exhausted
 
-    def _failed(self, key: Hashable, error: Exhausted) -> int:
-        """The work of all that a result needed before it failed: that of the one it failed on, and the rest."""
+    def _count_needed_work(self, key: Hashable, error: Exhausted) -> int:
+        """Returns the work of everything that an unfinished result needed until it failed, and records it in ``error``.
+
+        The sum consists of the work of the result on which the computation failed (from ``error``) and of that of all
+        other results needed before.
+        """
         on, known, work = error.needed
-        if on not in self._entries[key].needs:  # of another question
+        if on not in self._entries[key].needs:  # it failed in another question
             known, work = set[Hashable](), 0
-        work += self._work(key, known)
+        work += self._sum_work(key, known)
         error.needed = key, known, work
         return work
 
-    def _work(self, key: Hashable, known: set[Hashable]) -> int:
-        """The work of a result and of all that it needed, without what is known; now it is."""
+    def _sum_work(self, key: Hashable, known: set[Hashable]) -> int:
+        """Returns the work of a result and of all results it needs, except those in ``known``, to which all of them are
+        added."""
         work, todo = 0, [key]
         while todo:
             name = todo.pop()

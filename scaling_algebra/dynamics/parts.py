@@ -1,9 +1,12 @@
-"""Runs in which few tensors learn and side branches are zero: what a size is there it is at least in the whole run.
+"""Restricted runs: few tensors train and residual branches are zero. A size found there is a lower bound for the full
+run.
 
-Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, analytic
-where no divisor vanishes. What it is where some of these constants are zero it is at least for generic constants. So a
-monomial that is shown in a part that divides by the same sizes is a witness for the whole; where norms take something
-away, few other monomials are left there that could cancel it.
+Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, and
+analytic where no divisor vanishes. If it is nonzero where some of these constants are zero, it is nonzero for generic
+constants. So a monomial found in a restricted run that divides by the same sizes is a witness for the full run. Where
+norms remove a direction, a restricted run has few other monomials that could cancel it.
+Terms of this module: a *restricted point* is a point of the scaling at which most tensors are frozen or zero; a
+*branch* is a term added to its own input, such as ``f(h)`` in ``h + f(h)``.
 """
 
 from __future__ import annotations
@@ -21,20 +24,21 @@ from scaling_algebra.spec.scaling import Point
 from .quantities import Quantity
 
 SLOW = Fraction(1, 1024)
-"""Power of n by which a part learns more slowly, in units of the fastest axis: what is of higher order in the learning
-rates is smaller there, and cancels nothing of lower order."""
+"""Exponent by which learning rates are reduced in a restricted run, in units of the fastest axis: monomials of higher
+order in the learning rates are then smaller and cannot cancel one of lower order."""
 ORDERS = 12
-"""Learning rates that a monomial of a part may be a product of."""
+"""Maximum number of learning rates that are multiplied in a monomial of a restricted run."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A term that is added to what it was computed from, or the logits of a softmax, which weighs alike without them.
+    """A residual branch (a term of a sum with another term as its input), or the logits of a softmax, which is uniform
+    if they are zero.
 
     Attributes:
-        ends: the tensors applied last: where these are zero, the term is.
+        ends: the tensors applied last; if these are zero, the branch is zero.
         inside: signals of the branch.
-        after: those that are zero where ``ends`` are.
+        after: those signals of the branch that are zero if ``ends`` are.
     """
 
     ends: frozenset[str]
@@ -42,27 +46,44 @@ class Branch:
     after: frozenset[str]
 
 
-def parts(network: Network, point: Point, signal: str) -> Iterator[Point]:
-    """Points at which few tensors learn: one, those first by which a signal is likely to move; then the nearest and
-    another. Tensors that start at zero learn always: without these nothing moves. Branches in which nothing learns are
-    zero, but for those that the signal is what comes out of. Branches that it is inside of start at zero first, where
-    a norm mixes what they start with and what they learn; then they do not."""
-    along = [*branches(network), *_logits(network)]
-    near = _nearest(network, signal)
-    around = [b for b in along if signal in b.inside - b.after]
-    for begun in dict.fromkeys((tuple(around), ())):
+def restricted_points(network: Network, point: Point, signal: str) -> Iterator[Point]:
+    """Yields points at which few tensors train, those first at which a signal is most likely to change.
+
+    Trained are the nearest tensor of the signal, then each other tensor, then the nearest one and each other one.
+    Tensors that start at zero always train, since without them nothing changes. Branches in which nothing trains are
+    zero, unless the signal would then be zero, too. If the signal lies inside a branch, that branch first starts at
+    zero, because otherwise a norm mixes its initial value with what it learned; later it does not.
+    """
+    candidates = [*find_branches(network), *_find_logit_branches(network)]
+    near = _rank_tensors(network, signal)
+    around = [b for b in candidates if signal in b.inside - b.after]
+    for zeroed in dict.fromkeys((tuple(around), ())):
         for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
-            yield _part(network, point, signal, along, learning, begun)
+            yield _restrict_point(network, point, signal, candidates, learning, zeroed)
 
 
-def _part(
-    network: Network, point: Point, signal: str, along: list[Branch], learning: set[str], begun: tuple[Branch, ...]
+def _restrict_point(
+    network: Network,
+    point: Point,
+    signal: str,
+    candidates: list[Branch],
+    learning: set[str],
+    zeroed: tuple[Branch, ...],
 ) -> Point:
-    """The point at which these tensors learn, and the ends of the branches that begin at zero."""
-    ends, beside = (frozenset[str]().union(*(getattr(b, x) for b in begun)) for x in ("ends", "inside"))
+    """Returns the point at which only some tensors train, and branches in which nothing trains are zero.
+
+    Args:
+        network: the network.
+        point: the unrestricted point.
+        signal: the signal of interest, which must stay nonzero.
+        candidates: all branches of the network.
+        learning: tensors that train. Tensors that start at zero, and ends of ``zeroed``, train as well.
+        zeroed: branches that start at zero.
+    """
+    ends, exempt = (frozenset[str]().union(*(getattr(b, x) for b in zeroed)) for x in ("ends", "inside"))
     learning = learning | ends
     moved = {s.out for role in learning for s in network.uses(role)}
-    idle = [b for b in along if signal and signal not in b.after and (b.inside - beside).isdisjoint(moved)]
+    idle = [b for b in candidates if signal and signal not in b.after and (b.inside - exempt).isdisjoint(moved)]
     dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
     start = {role: None if role in dead | ends else b for role, b in point.b.items()}
     zero = point.zero - dead
@@ -70,24 +91,28 @@ def _part(
 
 
 @lru_cache(maxsize=64)
-def branches(network: Network) -> tuple[Branch, ...]:
-    """Residual branches: terms of a sum that another term of it is an input of."""
+def find_branches(network: Network) -> tuple[Branch, ...]:
+    """Returns the residual branches: terms of a sum that have another term of the same sum as an input."""
     residual = []
     for s in network.statements:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
-                if z != y and z in (inputs := ancestors(network, y)) and (last := find_last_tensors(network, y)):
-                    inside = inputs - ancestors(network, z)
+                if (
+                    z != y
+                    and z in (inputs := find_dependencies(network, y))
+                    and (last := find_last_tensors(network, y))
+                ):
+                    inside = inputs - find_dependencies(network, z)
                     outputs = {use.out for role in last for use in network.uses(role)}
-                    after = frozenset(x for x in inside if outputs & ancestors(network, x))
+                    after = frozenset(x for x in inside if outputs & find_dependencies(network, x))
                     residual.append(Branch(last, inside, after))
     return tuple(residual)
 
 
 @lru_cache(maxsize=64)
-def _logits(network: Network) -> tuple[Branch, ...]:
-    """The logits of every softmax, with what is computed for these alone."""
+def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
+    """Returns a branch for the logits of each softmax, with all signals that are used for these logits only."""
     logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):
@@ -97,52 +122,51 @@ def _logits(network: Network) -> tuple[Branch, ...]:
                 alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
             outputs = {use.out for role in last for use in network.uses(role)}
             logits.append(
-                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & ancestors(network, x)))
+                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & find_dependencies(network, x)))
             )
     return tuple(logits)
 
 
-@lru_cache(maxsize=1024)
-def ancestors(network: Network, signal: str) -> frozenset[str]:
-    """A signal and all that it is computed from."""
-    ancestors, todo = set[str](), [signal]
-    while todo:
-        x = todo.pop()
-        producer = network.producer(x)
-        if x not in ancestors and producer is not None:
-            ancestors.add(x)
-            todo += [f.name for f in producer.inputs]
-    return frozenset(ancestors)
-
-
-def _tensors(network: Network, s: Statement) -> list[str]:
+def _list_tensors(network: Network, s: Statement) -> list[str]:
+    """Returns the names of the tensors in a statement; empty unless it is a product."""
     terms = expand_product(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
 
 
 @lru_cache(maxsize=1024)
-def counting(network: Network, signal: str, dead: frozenset[str]) -> frozenset[str]:
-    """A signal and all that it depends on where some tensors are zero and stay so."""
+def find_dependencies(network: Network, signal: str, dead: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Returns a signal and all signals that it depends on, without the inputs of the network.
+
+    Args:
+        network: the network.
+        signal: the signal.
+        dead: tensors that are zero and stay zero. A product with one of them is zero, so its factors do not matter.
+    """
     found, todo = set[str](), [signal]
     while todo:
         x = todo.pop()
         s = network.producer(x)
         if x not in found and s is not None:
             found.add(x)
-            todo += [] if dead.intersection(_tensors(network, s)) else [f.name for f in s.inputs]
+            todo += [] if dead and dead.intersection(_list_tensors(network, s)) else [f.name for f in s.inputs]
     return frozenset(found)
 
 
-def signal_of(network: Network, quantity: Quantity) -> str:
-    """The signal that a quantity is of, or that its tensor makes; empty if that is not known."""
+def find_signal(network: Network, quantity: Quantity) -> str:
+    """Returns the signal that a quantity is a part of, or the output of its tensor; "" if there is none.
+
+    For example ``h2`` for ``h2.change`` and for ``dW2`` with ``h2 = W2 h1``.
+    """
     if quantity.tensor:
         return network.uses(quantity.tensor)[0].out
     name = quantity.name.partition(".")[0]
     return name if network.producer(name) else ""
 
 
-def _nearest(network: Network, signal: str) -> list[str]:
-    """Tensors used on the way to a signal, the last ones first, then the others."""
+def _rank_tensors(network: Network, signal: str) -> list[str]:
+    """Returns all tensors: first those used up to a signal, from the nearest backwards, then the others."""
     statements = network.statements
     at = next((k + 1 for k, s in enumerate(statements) if s.out == signal), 0)
-    return list(dict.fromkeys(x for s in (*reversed(statements[:at]), *statements[at:]) for x in _tensors(network, s)))
+    return list(
+        dict.fromkeys(x for s in (*reversed(statements[:at]), *statements[at:]) for x in _list_tensors(network, s))
+    )

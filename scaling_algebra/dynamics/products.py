@@ -1,6 +1,8 @@
-"""Products of signals and tensors in the letters that equations have: what meets first, and what it is called.
+"""Products of signals and tensors in an equation, and the order in which the factors are multiplied.
 
-Read next: ``run.py`` (what the signals are), ``scaling_algebra/counting/algebra.py`` (a product of two of them).
+In ``h = W x`` after two steps, W is W_0 plus two *increments* ``lr g_k x_k``. A product with an increment first
+contracts x with x_k (in a backward pass: the gradient with g_k).
+Read next: ``run.py`` (which signals there are), ``scaling_algebra/counting/algebra.py`` (the product of two signals).
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from scaling_algebra.spec.scaling import Point
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """One step of one use of one tensor: ``scalars * gradient * inputs``, in the letters of the tensor.
+    """The update of a tensor in one step due to one use of the tensor: ``scalars * gradient * inputs``, with the
+    tensor's indices.
 
     Attributes:
-        gradient: at the output of the statement that uses the tensor.
-        inputs: what the tensor acts on there. Letters that the tensor does not have are summed.
+        step: number of the step, starting at 0.
+        scalars: deterministic factors, such as the learning rate.
+        gradient: gradient at the output of the statement that uses the tensor.
+        inputs: signals that the tensor multiplies there. Indices that the tensor does not have are summed.
     """
 
     step: int
@@ -36,25 +41,26 @@ class Increment:
 
     @property
     def factors(self) -> tuple[Signal, ...]:
+        """The gradient, followed by the inputs."""
         return (self.gradient, *self.inputs)
 
 
 class Stepping(Protocol):
-    """What an optimizer makes of the gradients of a run (``updates.py``)."""
+    """The optimizer steps of a run (``updates.py``)."""
 
-    def of(self, role: str, t: int) -> list[Increment]:
-        """Increments of the first t steps of a tensor."""
+    def increments(self, role: str, t: int) -> list[Increment]:
+        """Returns the increments of the first t steps of a tensor."""
 
 
 Updates = Callable[[str], Sequence[Increment]]
-"""The increments of a tensor so far."""
+"""A function that returns the increments of a tensor so far."""
 
 
 class Products:
-    """Products at a point.
+    """Multiplies signals and tensors at one point of the scaling.
 
     Attributes:
-        initial: the initial tensors by role.
+        initial: the initial tensor of each parameter.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point) -> None:
@@ -63,7 +69,7 @@ class Products:
         for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
-                self.initial[role] = algebra.nothing(tensor.indices)
+                self.initial[role] = algebra.zeros(tensor.indices)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 varying = tensor.indices.replace(tensor.experts, "") if role in point.tied else tensor.indices
@@ -75,28 +81,37 @@ class Products:
             size = algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1})
             self._multipliers[name] = Scalar("aggregation multiplier" if aggregated else f"multiplier {name}", size)
         if SHARE in self._multipliers:
-            share = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
+            share = Scalar("share K/M of the batch", algebra.pack_powers({"K": 1, "M": -1}))
             self._multipliers[SHARE] = share
 
-    def scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
-        """Named multipliers."""
+    def list_scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
+        """Returns the scalars of those named multipliers that are free parameters or the share K/M; others are
+        constants."""
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
-    def multiplied(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
-        """A signal times named multipliers."""
-        scalars = self.scalars(multipliers)
-        return self.algebra.scaled(signal, *scalars) if scalars else signal
+    def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
+        """Returns a signal times named multipliers."""
+        scalars = self.list_scalars(multipliers)
+        return self.algebra.scale_by(signal, *scalars) if scalars else signal
 
-    def written(
+    def multiply_term(
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
     ) -> Signal:
-        """``tensors * others``, with these parts of the tensors; ``above``: the gradient, in a backward pass.
+        """Returns ``tensors * others`` for one term of a product, with the given parts of the tensors.
 
-        An update meets, in a forward pass, what it acts on with what it acted on, and in a backward pass the gradient
-        with that of its step: inner products, which are tagged for explanations.
+        An update is contracted in the forward pass with what the tensor acts on, and in the backward pass with the
+        gradient. These inner products are tagged for explanations.
+
+        Args:
+            term: the term.
+            modes: "init" (the initial tensor) or "update" (the sum of its steps) for each tensor.
+            above: the gradient in a backward pass, else [].
+            others: the other factors.
+            out: indices of the result.
+            updates: returns the increments of a tensor.
         """
         symbols = [self.network.tensors[x.name].symbol for x in term.tensors]
-        acted = " ".join(s.name or "x" for s in (above or others) if s.made is None or s.made.rule != "constant")
+        acted = " ".join(s.name or "x" for s in (above or others) if s.origin is None or s.origin.rule != "constant")
         back = "^T" if above else ""
         alternatives: list[list[tuple[Factor, Increment | None]]] = []
         for x, mode in zip(term.tensors, modes, strict=True):
@@ -105,77 +120,101 @@ class Products:
         parts = []
         for chosen in product(*alternatives):
             steps = [(x, step) for x, step in chosen if step is not None]
-            initial = [self._used(x) for x, step in chosen if step is None]
+            initial = [self._relabel_initial(x) for x, step in chosen if step is None]
             if not steps:
-                whole = self.product([*initial, *above, *others], out)
+                whole = self.multiply([*initial, *above, *others], out)
             else:
-                whole = self.applied(steps, above, [*initial, *others], out)
+                whole = self.apply_increments(steps, above, [*initial, *others], out)
                 text = ", ".join(f"step {step.step + 1} of d{self.network.tensors[x.name].symbol}" for x, step in steps)
                 text = f"({text})^T {acted}" if above else f"{text}, times {acted}"
-                whole = whole.but(name=text)
+                whole = whole.replace(name=text)
             parts.append(whole)
-        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        whole = self.algebra.add(parts) if parts else self.algebra.zeros(out)
         pairs = zip(symbols, modes, strict=True)
         text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
-        return self.multiplied(whole, term.multipliers).but(name=name)
+        return self.apply_multipliers(whole, term.multipliers).replace(name=name)
 
-    def applied(
+    def apply_increments(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
     ) -> Signal:
-        """``increments * others`` of several tensors, as in ``written``."""
+        """Returns ``increments * others`` for increments of several tensors.
+
+        Args:
+            steps: the tensors as they appear in the equation, each with one increment.
+            above: the gradient in a backward pass, else [].
+            others: the other factors.
+            out: indices of the result.
+        """
         gradients: list[Signal] = []
         inputs: list[Signal] = []
         scalars: list[Scalar] = []
         for x, step in steps:
             there = (*above, *others, *gradients, *inputs)
-            gradient, acted = self._in_use(x, step, "".join(s.indices for s in there) + out)
+            gradient, acted = self._relabel_increment(x, step, "".join(s.indices for s in there) + out)
             gradients.append(gradient)
             inputs += acted
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
-        kept = "".join(s.indices for s in rest) + self.algebra.live(out)
+        kept = "".join(s.indices for s in rest) + self.algebra.drop_fixed(out)
         shared = "".join(dict.fromkeys(c for s in meeting for c in s.indices if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
-        inner = self.product(meeting, shared, tag)
-        return self.algebra.scaled(self.product([inner, *rest], out), *scalars)
+        inner = self.multiply(meeting, shared, tag)
+        return self.algebra.scale_by(self.multiply([inner, *rest], out), *scalars)
 
-    def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
-        """The factors of an increment in the letters that the tensor has in an equation."""
+    def _relabel_increment(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
+        """Returns the gradient and the inputs of an increment, with the indices that the tensor has in an equation.
+
+        Args:
+            x: the tensor in the equation.
+            step: the increment.
+            taken: indices that must not be used for summed ones.
+        """
         own, inner = self.network.tensors[x.name].indices, "".join(s.indices for s in step.factors)
         renamed = rename_apart(self.network, own, x.indices, inner, taken)
-        relabel = [self.algebra.relabelled(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors]
+        relabel = [
+            self.algebra.rename_indices(s, s.indices, "".join(renamed[c] for c in s.indices)) for s in step.factors
+        ]
         return relabel[0], relabel[1:]
 
-    def _used(self, x: Factor) -> Signal:
-        """An initial tensor in the letters that it has in an equation."""
-        return self.algebra.relabelled(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
+    def _relabel_initial(self, x: Factor) -> Signal:
+        """Returns an initial tensor with the indices that it has in an equation."""
+        return self.algebra.rename_indices(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
-    def product(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
-        """A product, without the operands that are 1, and with 1 for each letter that nothing else has."""
-        kept = [s for s in operands if s.made is None or s.made.rule != "constant" or set(s.terms.values()) != {0}]
+    def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
+        """Returns a product, without factors that are 1, and broadcast along indices that no other factor has.
+
+        Args:
+            operands: the factors.
+            out: indices of the result; all others are summed.
+            tag: name of the product for explanations.
+        """
+        kept = [s for s in operands if s.origin is None or s.origin.rule != "constant" or set(s.terms.values()) != {0}]
         there = {c for s in kept for c in s.indices}
-        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.live(out))
+        wanted = dict.fromkeys("".join(s.indices for s in operands) + self.algebra.drop_fixed(out))
         missing = "".join(c for c in wanted if c not in there)
-        return self.algebra.product(
+        return self.algebra.contract_all(
             [*kept, *([self.algebra.constant(missing)] if missing or not kept else [])], out, tag
         )
 
-    def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
-        """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
-        indices = self.algebra.live(self.network.tensors[role].indices)
-        if any(c not in indices for s in factors for c in s.indices) or any(self._repeats(s) for s in factors):
-            return [self.product(factors, indices)]
+    def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
+        """Returns factors whose sizes multiply to the size of a product with the indices of a tensor.
+
+        These are the given factors, or their product if an index is summed or two open indices have the same axis.
+        """
+        indices = self.algebra.drop_fixed(self.network.tensors[role].indices)
+        if any(c not in indices for s in factors for c in s.indices) or any(self._repeats_axis(s) for s in factors):
+            return [self.multiply(factors, indices)]
         return factors
 
-    def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
-        """The entry size of a product of factors and scalars, in the letters of a tensor."""
-        factors = self.entries(role, factors)
-        certain = all(map(self.algebra.certified, factors)) and all(x.certain for x in scalars)
+    def measure_entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
+        """Returns the entry size of a product of factors and scalars with the indices of a tensor."""
+        factors = self.expand_entries(role, factors)
+        certain = all(map(self.algebra.is_certified, factors)) and all(x.certain for x in scalars)
         sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 
-    def _repeats(self, s: Signal) -> bool:
-        """Two open indices of one axis: the diagonal may be larger than the rest."""
+    def _repeats_axis(self, s: Signal) -> bool:
+        """Whether a signal has two open indices of one axis, so that its diagonal may be larger than the rest."""
         axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -1,6 +1,8 @@
-"""Every named quantity of a training run: stable identifiers used by the command line, JSON, tests and reports.
+"""The named quantities of a training run, such as ``h2.change`` or ``dW2``.
 
-Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`` (demands on them).
+The names are the same in the command line, JSON, tests and reports. Examples: ``h2.change`` is h2_t - h2_0,
+``h2.effective`` is dW2 h1_0, ``gW2`` is the gradient of W2.
+Read next: ``analysis.py`` (evaluates quantities with a certificate), ``desiderata.py`` (demands on them).
 """
 
 from __future__ import annotations
@@ -32,75 +34,98 @@ from .run import Which
 
 
 class Run(Protocol):
-    """The source of a quantity: a training run, of exponents (``trajectory.py``) or of torch tensors. ``t`` counts
-    updates; the signals of one are of one kind."""
+    """What quantities are read from: a run of exponents (``trajectory.py``) or of torch tensors.
+
+    ``t`` is the number of updates. All signals of one run have the same type.
+    """
 
     network: Network
 
     def initial(self, signal: str) -> Any:
-        """A signal before training."""
+        """Returns a signal before training."""
 
     def value(self, signal: str, t: int) -> Any:
-        """A signal after t updates."""
+        """Returns a signal after t updates."""
 
     def change(self, signal: str, t: int) -> Any:
-        """A signal after t updates minus its initial value."""
+        """Returns a signal after t updates minus its initial value."""
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
-        """A part of a product, its gates at their initial values: with the initial tensors or their updates, and the
-        initial signals, their changes or their present values (or ``x`` for them)."""
+        """Returns a part of a product whose gates have their initial values.
+
+        Args:
+            statement: the product.
+            mode: "init" for the initial tensors, "update" for their updates.
+            which: "initial", "change" or "value" (the present value) of the signals.
+            t: number of updates.
+            x: replaces the signals of the product if given.
+        """
 
     def gate_change(self, statement: Product, t: int) -> Any:
-        """The part of a product by the change of its gates."""
+        """Returns the part of a product that is due to the change of its gates."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
-        """The part of a first-layer signal's change whose gradients came through the signal ``via``."""
+        """Returns the part of a first-layer signal's change whose gradients came through the signal ``via``."""
 
     def spread(self, function: Function, t: int) -> Any:
-        """The argument of a function minus its mean along the index that it goes along."""
+        """Returns the argument of a function minus its mean along the function's index."""
 
     def relative(self, signal: Any, source: str, t: int) -> Any:
-        """A signal over the root-mean-square of another."""
+        """Returns a signal divided by the root-mean-square of the signal ``source``."""
 
     def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
-        """A part of the argument of a norm, divided as the norm divides."""
+        """Returns a part of a norm's argument, divided by the divisor of the norm."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
-        """Derivative of the output with respect to a signal: with these parts of these tensors above it, on the path
-        through the signal ``via``."""
+        """Returns the derivative of the output with respect to a signal.
+
+        Args:
+            signal: name of the signal.
+            t: number of updates.
+            modes: parts ("init" or "update") of tensors between the signal and the output; other tensors enter as a
+                whole.
+            via: if given, only the path through the statement that computes this signal.
+        """
 
     def update_size(self, role: str, t: int) -> Any:
-        """Entry size of ``W_t - W_0``."""
+        """Returns the entry size of ``W_t - W_0``."""
 
     def raw_gradient_size(self, role: str, t: int) -> Any:
-        """Entry size of the gradient of a tensor."""
+        """Returns the entry size of the gradient of a tensor."""
 
-    def alone(self, changing: str, outside: Collection[str]) -> Run:
-        """The same run if one tensor or signal alone changes: other tensors keep their initial values, and of the
-        signals that come from ``outside`` the others do."""
+    def vary_only(self, changing: str, outside: Collection[str]) -> Run:
+        """Returns the same run in which only one tensor or one of the signals ``outside`` changes.
 
-    def by(self, loss: str) -> Run:
-        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
+        All other tensors and all other signals of ``outside`` keep their initial values.
+        """
+
+    def for_loss(self, loss: str) -> Run:
+        """Returns the same run with the gradients of one loss only: of the output or of an auxiliary loss."""
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Any:
-        """The gradient of a loss beside the output at a signal, over the size of that of the output."""
+        """Returns the gradient of an auxiliary loss at a signal, divided by the size of the gradient of the output
+        there."""
 
-    def decaying(self) -> Run:
-        """The same run, relative to initial values that do not decay."""
+    def relative_to_undecayed(self) -> Run:
+        """Returns the same run whose changes are relative to initial values without weight decay."""
 
     def inner(self, left: Any, right: Any) -> Any:
-        """The inner product of two signals over all indices but the expert's."""
+        """Returns the inner product of two signals over all indices except that of the experts."""
 
 
 Reading = Callable[[Run, int], Any]
-"""Signal, or entry size, after t updates."""
+"""A function (run, t) -> signal or entry size after t updates."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A named quantity: what it is, in symbols, and how to read it off a trajectory.
+    """A named quantity.
 
-    ``tensor`` is the role whose cumulative update or raw gradient it is, if it is one.
+    Attributes:
+        name: its name, such as ``h2.change``.
+        formula: what it is in symbols, such as ``h2_t - h2_0``.
+        read: evaluates it in a run.
+        tensor: the parameter, if the quantity is the update or the gradient of one.
     """
 
     name: str
@@ -109,66 +134,87 @@ class Quantity:
     tensor: str = ""
 
 
-def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
-    """All quantities of a network, in reporting order.
+def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
+    """Returns all quantities of a network by name, in reporting order.
 
     Raises:
-        UsageError: two have one name.
+        UsageError: two quantities have the same name.
     """
-    entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_beside(network)]
-    entries += _sizes(network)
+    entries = [
+        *_list_forward(network),
+        *_list_pathways(network),
+        *_list_aggregates(network),
+        *_list_gradients(network),
+        *_list_loss_gradients(network),
+    ]
+    entries += _list_tensor_sizes(network)
     named: dict[str, Quantity] = {}
     for q in entries:
         if named.setdefault(q.name, q) is not q:
             both = f"{named[q.name].formula} and {q.formula}"
-            raise UsageError(f"{network.name}: {q.name} would be the name of {both}; give the signal another name")
+            raise UsageError(f"{network.name}: {q.name} would name two quantities, {both}; rename the signal")
     return named
 
 
-def with_decay(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
-    """Quantities with a second reading under decoupled weight decay. Everything else is relative to initial values that
-    decayed, and says what was learned; these are relative to the values training began with, as one would log
-    them."""
+def list_decay_quantities(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
+    """Returns additional quantities for an optimizer with decoupled weight decay; empty for any other.
+
+    All other quantities are relative to decayed initial values and so show what was learned. These are relative to the
+    initial values at the start of training, as one would log them.
+    """
     if not any(rule.decoupled_decay for rule in trained.rules):
         return {}
     entries = [
-        Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _decayed_change(s.out))
+        Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _read_decayed_change(s.out))
         for s in network.statements
     ]
     entries += [
-        Quantity(f"d{t.symbol}.with-decay", f"{t.symbol}_t - {t.symbol}_0, not decayed", _decayed_update(role), role)
+        Quantity(
+            f"d{t.symbol}.with-decay", f"{t.symbol}_t - {t.symbol}_0, not decayed", _read_decayed_update(role), role
+        )
         for role, t in network.tensors.items()
     ]
     return {q.name: q for q in entries}
 
 
-def _decayed_change(x: str) -> Reading:
-    return lambda run, t: run.decaying().change(x, t)
+def _read_decayed_change(x: str) -> Reading:
+    return lambda run, t: run.relative_to_undecayed().change(x, t)
 
 
-def _decayed_update(role: str) -> Reading:
-    return lambda run, t: run.decaying().update_size(role, t)
+def _read_decayed_update(role: str) -> Reading:
+    return lambda run, t: run.relative_to_undecayed().update_size(role, t)
 
 
-def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
-    """The parts of a statement's output by name, each with its formula: ``init``, ``propagating``, ``effective`` and
-    ``cross`` of a product with tensors, ``regated`` where it has gates that train; those of the argument of a function
-    that has them."""
+def list_parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
+    """Returns the parts of a statement's output by name, each as (formula, reading).
+
+    A product with tensors has the parts ``init``, ``propagating``, ``effective`` and ``cross``, and ``regated`` if it
+    has trained gates. For ``h2 = W2 h1`` these are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. A function has the parts
+    of its argument.
+    """
     x = statement.out
     initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
     if isinstance(statement, Product):
-        return _product_parts(network, statement, initial)
+        return _list_product_parts(network, statement, initial)
     below = network.producer(statement.inputs[0].name) if isinstance(statement, Function) and statement.inputs else None
     if not isinstance(below, Product) or not isinstance(statement, Function):
         return {}
     source = statement.inputs[0].name
     inherited = {
-        k: (f"{x} from {source}.{k}", _passed(statement, read)) for k, (_, read) in parts(network, below).items()
+        k: (f"{x} from {source}.{k}", _pass_through(statement, read))
+        for k, (_, read) in list_parts(network, below).items()
     }
     return {**inherited, "init": (f"{x} from initial values", initial)} if inherited else {}
 
 
-def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
+def _list_product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
+    """Returns the parts of a product as described for ``list_parts``; empty if it contains no tensor.
+
+    Args:
+        network: the network.
+        statement: the product.
+        initial: the reading of its initial value.
+    """
     terms = expand_product(network, statement)
     if not any(term.tensors for term in terms):
         return {}
@@ -179,23 +225,26 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
             w = network.tensors[statement.tensor.name].symbol
             return " ".join([f"{tensors.replace('W', w)}", *(signals.replace("h", s.name) for s in statement.factors)])
         part = {"W_0dh_t": "propagating", "dW_th_0": "effective", "dW_tdh_t": "cross"}[tensors + signals]
-        return f"{_weighing(network, statement)}.{part}"
+        return f"{_write_weighted_sum(network, statement)}.{part}"
 
     readings: dict[str, tuple[str, Reading]] = {
         "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
-        "propagating": (formula("W_0", "dh_t"), _reads("part", statement, "init", "change")),
-        "effective": (formula("dW_t", "h_0"), _reads("part", statement, "update", "initial")),
-        "cross": (formula("dW_t", "dh_t"), _reads("part", statement, "update", "change")),
+        "propagating": (formula("W_0", "dh_t"), _call_method("part", statement, "init", "change")),
+        "effective": (formula("dW_t", "h_0"), _call_method("part", statement, "update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), _call_method("part", statement, "update", "change")),
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
     if any(not is_held(network, w.name) for w in terms[0].weights):
-        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.gate_change(statement, t))
+        readings["regated"] = (
+            f"{_write_weighted_sum(network, statement)}.regated",
+            lambda run, t: run.gate_change(statement, t),
+        )
     return readings
 
 
-def _weighing(network: Network, statement: Product) -> str:
-    """``M^-a sum_i phi_i h3i``."""
+def _write_weighted_sum(network: Network, statement: Product) -> str:
+    """Returns the formula of a product without its tensors, such as ``M^-a sum_i phi_i h3i``."""
     summed = summed_expert_indices(network, statement)
     weights = [w.name for w in expand_product(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
@@ -203,17 +252,21 @@ def _weighing(network: Network, statement: Product) -> str:
     return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
 
 
-def _passed(function: Function, read: Reading) -> Reading:
+def _pass_through(function: Function, read: Reading) -> Reading:
+    """Returns the reading of a part of a function's output, given that of its argument: divided if the function is a
+    norm."""
     if function.kind.kind == "norm":
         return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 
-def inner_product(name: str) -> list[tuple[str, int | None]]:
-    """The sides of ``"<A, B@t>"`` as (quantity, step), step None where none is given; empty for any other name.
+def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
+    """Splits ``"<A, B@t>"`` into its two sides, each as (quantity, t).
+
+    t is None where none is given. For any other name the list is empty.
 
     Raises:
-        UsageError: a step that is not a number.
+        UsageError: t is no number of updates.
     """
     if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
         return []
@@ -227,17 +280,18 @@ def inner_product(name: str) -> list[tuple[str, int | None]]:
     return sides
 
 
-def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
-    """A quantity by name, or the inner product ``"<A, B>"`` of two of them over all indices but the expert's.
+def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
+    """Returns a quantity by its name, or the inner product ``"<A, B>"`` of two signals.
 
-    ``A@t`` takes A after t updates whatever step is asked for.
+    The inner product sums over all indices except that of the experts. ``A@t`` is A after t updates, whatever number of
+    updates is requested.
 
     Raises:
-        UsageError: no such quantity, or an inner product of what has no entries in common.
+        UsageError: there is no such quantity, or the two signals have different indices.
     """
     if name in table:
         return table[name]
-    sides = inner_product(name)
+    sides = parse_inner_product(name)
     for side in [inner for inner, _ in sides] or [name]:
         if side not in table:
             raise unknown_name_error("quantity", side, table)
@@ -245,54 +299,56 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     def read(run: Run, t: int) -> Any:
         left, right = (table[q].read(run, t if step is None else step) for q, step in sides)
         if any(table[q].tensor for q, _ in sides):
-            raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
+            raise UsageError(f"{name}: an inner product needs two signals (h..., psi, g...), not tensors")
         try:
             return run.inner(left, right)
         except ValueError:
-            raise UsageError(
-                f"{name}: an inner product is of signals with the same indices; these have others"
-            ) from None
+            raise UsageError(f"{name}: the two signals of an inner product must have the same indices") from None
 
     formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)
     return Quantity(name, "inner product of " + " and ".join(formulas), read)
 
 
-def _forward(network: Network) -> list[Quantity]:
+def _list_forward(network: Network) -> list[Quantity]:
+    """Returns the quantities of the forward pass: values, changes and their parts, and spreads."""
     entries = []
     for statement in network.statements:
         x = statement.out
         entries += [
-            Quantity(x, f"{x}_t", _reads("value", x)),
-            Quantity(f"{x}.change", f"{x}_t - {x}_0", _reads("change", x)),
+            Quantity(x, f"{x}_t", _call_method("value", x)),
+            Quantity(f"{x}.change", f"{x}_t - {x}_0", _call_method("change", x)),
         ]
         entries += [
-            Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
+            Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in list_parts(network, statement).items()
         ]
-        entries += _updated(network, statement)
-        entries += _of_weights(network, statement)
+        entries += _list_update_parts(network, statement)
+        entries += _list_weight_parts(network, statement)
     along = {(f.inputs[0].name, f.over): f for f in spread_functions(network)}
     names = Counter(name for name, _ in along)
     entries += [
         Quantity(
             f"{x}.spread" + (f".{over}" if names[x] > 1 else ""),
             f"{x}_t minus its mean over {over}",
-            _reads("spread", f),
+            _call_method("spread", f),
         )
         for (x, over), f in along.items()
     ]
     return entries
 
 
-def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
-    """Parts of a signal by one factor of a weight that is a product of tensors: by its update, and by a change of what
-    the whole weight reads."""
+def _list_weight_parts(network: Network, statement: Statement) -> list[Quantity]:
+    """Returns parts of a signal due to one factor of a weight that is a product of tensors, such as ``B A`` in LoRA.
+
+    These are the part with the update of the first factor, and the parts with a change of the input that the weight
+    reads.
+    """
     above = find_weight_products(network).get(statement.out, ())
     if not above or not isinstance(statement, Product) or not statement.tensor:
         return []
     w, read = network.tensors[statement.tensor.name].symbol, " ".join(x.name for x in statement.factors)
     out, others = above[-1].out, " ".join(network.tensors[s.tensor.name].symbol + "_0" for s in above if s.tensor)
 
-    def passed(mode: Mode, which: Which, through: Sequence[Product]) -> Reading:
+    def pass_upward(mode: Mode, which: Which, through: Sequence[Product]) -> Reading:
         def reading(run: Run, t: int) -> Any:
             x = run.part(statement, mode, which, t)
             for s in through:
@@ -303,16 +359,16 @@ def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
 
     names = [f"{s.out}.propagating.{w}" for s in above]
     entries = [
-        Quantity(name, f"{others} {w}_0 d{read}_t", passed("init", "change", above[: k + 1]))
+        Quantity(name, f"{others} {w}_0 d{read}_t", pass_upward("init", "change", above[: k + 1]))
         for k, name in enumerate(names)
     ]
-    update = passed("update", "value", above)
+    update = pass_upward("update", "value", above)
     return [*entries, Quantity(f"{out}.effective.{w}", f"{others} d{w}_t {read}_t", update)]
 
 
-def _updated(network: Network, statement: Statement) -> list[Quantity]:
-    """The update times what it reads now, and that over the size of what it reads, and the same of the change that is
-    passed on (MSSP paper, App. Q.4)."""
+def _list_update_parts(network: Network, statement: Statement) -> list[Quantity]:
+    """Returns the update of a tensor times its present input, also divided by the size of that input, and the
+    propagated change divided by it (MSSP paper, App. Q.4)."""
     if not isinstance(statement, Product) or not statement.tensor or len(statement.factors) != 1:
         return []
     (x,) = statement.factors
@@ -323,7 +379,10 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     def relative(whole: Reading) -> Reading:
         return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    updated, propagated = _reads("part", statement, "update", "value"), _reads("part", statement, "init", "change")
+    updated, propagated = (
+        _call_method("part", statement, "update", "value"),
+        _call_method("part", statement, "init", "change"),
+    )
     return [
         Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
         Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
@@ -331,9 +390,9 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     ]
 
 
-def _pathways(network: Network) -> list[Quantity]:
-    """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
-    paper, App. C)."""
+def _list_pathways(network: Network) -> list[Quantity]:
+    """Returns, for each gradient pathway to the layer below the experts, the response of the router to the update of
+    this layer due to this pathway (MSSP paper, App. C)."""
     entries = []
     for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
         if len(routed.factors) != 1 or not is_one_layer(network, x := routed.factors[0].name):
@@ -345,36 +404,40 @@ def _pathways(network: Network) -> list[Quantity]:
             continue
         for path, via in paths.items():
             formula = f"{w}_0 times the part of {change} that came through the {path} pathway"
-            entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _through_path(routed, x, via)))
+            entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _read_path(routed, x, via)))
     return entries
 
 
-def _through_path(routed: Product, x: str, via: str) -> Reading:
+def _read_path(routed: Product, x: str, via: str) -> Reading:
     return lambda run, t: run.part(routed, "init", "change", t, run.change_via(x, t, via))
 
 
-def _aggregates(network: Network) -> list[Quantity]:
-    """The pieces A1, A2.k, A3 of a sum over experts by what alone changes, and D, where the outer tensor and what it
-    acts on do (MSSP paper, App. I.3)."""
+def _list_aggregates(network: Network) -> list[Quantity]:
+    """Returns the pieces A1, A2.k and A3 of a sum over experts, each of which is due to the change of one tensor or
+    input, and D, which is due to the changes of the outer tensor and its input together (MSSP paper, App. I.3)."""
     entries = []
     for e in experts(network):
         for piece, changing in e.pieces.items():
-            entries.append(Quantity(f"{e.out}.{piece}", _piece(network, e, changing), _alone(e, changing)))
-        if e.outer and "cross" in (whole := parts(network, e.aggregation)):
-            *head, acted = _piece(network, e, e.outer[0]).split(" ")
+            entries.append(Quantity(f"{e.out}.{piece}", _write_piece(network, e, changing), _read_piece(e, changing)))
+        if e.outer and "cross" in (whole := list_parts(network, e.aggregation)):
+            *head, acted = _write_piece(network, e, e.outer[0]).split(" ")
             formula = " ".join([*head, f"d{acted.removesuffix('_0')}_t"])
             entries.append(Quantity(f"{e.out}.D", formula, whole["cross"][1]))
     return entries
 
 
-def _alone(e: ExpertSum, changing: str) -> Reading:
+def _read_piece(e: ExpertSum, changing: str) -> Reading:
+    """Returns the reading of a piece of a sum over experts: the change of the sum if only ``changing`` changes."""
     if not changing:
         return lambda run, t: run.initial(e.out)
-    return lambda run, t: run.alone(changing, (*e.entering, *e.gates)).change(e.out, t)
+    return lambda run, t: run.vary_only(changing, (*e.entering, *e.gates)).change(e.out, t)
 
 
-def _piece(network: Network, e: ExpertSum, changing: str) -> str:
-    """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
+def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
+    """Returns the formula of a piece of a sum over experts, such as ``M^-a sum_i phi_i W3_0 dW2_t h1_0``.
+
+    Chains of tensors are expanded; for anything else the formula names what changes, as in ``h2 by dG_t``.
+    """
     indices = summed_expert_indices(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{indices}", *(f"{x}_{indices}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
@@ -391,15 +454,18 @@ def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     return " ".join([*factors, f"{signal} by d{moved}_t"])
 
 
-def _backward(network: Network) -> list[Quantity]:
+def _list_gradients(network: Network) -> list[Quantity]:
+    """Returns the gradient at each signal of the backward pass, with its parts."""
     entries = []
     for adjoint in list_gradients(network):
-        entries.append(_gradient(network, adjoint, "", {}))
-        entries += [_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
+        entries.append(_make_gradient(network, adjoint, "", {}))
+        entries += [_make_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return entries
 
 
-def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+    """Returns the quantity of a gradient, or of its part ``suffix`` in which some tensors are restricted to
+    ``modes``."""
     name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
     statement = ", ".join(f"{network.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
@@ -407,30 +473,35 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
     return Quantity(name, formula, lambda run, t: run.gradient(adjoint.signal, t, modes, adjoint.via))
 
 
-def _beside(network: Network) -> list[Quantity]:
-    """Gradients by each loss beside the output where they meet a tensor first, beside those by the output."""
+def _list_loss_gradients(network: Network) -> list[Quantity]:
+    """Returns the gradients of each auxiliary loss, and of the output, at signals where both gradients meet."""
     entries, f = dict[str, Quantity](), network.output
     for loss, x, g in find_meetings(network):
-        entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
+        entries |= {
+            f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _read_loss_gradient(of, x)) for of in (f, loss)
+        }
         entries[f"{loss} over {f} {x}"] = Quantity(
-            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("loss_gradient_ratio", loss, x)
+            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _call_method("loss_gradient_ratio", loss, x)
         )
     return [*entries.values()]
 
 
-def _by(loss: str, x: str) -> Reading:
-    return lambda run, t: run.by(loss).gradient(x, t)
+def _read_loss_gradient(loss: str, x: str) -> Reading:
+    return lambda run, t: run.for_loss(loss).gradient(x, t)
 
 
-def _sizes(network: Network) -> list[Quantity]:
+def _list_tensor_sizes(network: Network) -> list[Quantity]:
+    """Returns the update ``dW`` and the gradient ``gW`` of each tensor W."""
     symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
-    updates = [Quantity(f"d{w}", f"{w}_t - {w}_0", _reads("update_size", role), role) for role, w in symbols.items()]
+    updates = [
+        Quantity(f"d{w}", f"{w}_t - {w}_0", _call_method("update_size", role), role) for role, w in symbols.items()
+    ]
     return [
         *updates,
-        *(Quantity(f"g{w}", f"dL/d{w}", _reads("raw_gradient_size", role), role) for role, w in symbols.items()),
+        *(Quantity(f"g{w}", f"dL/d{w}", _call_method("raw_gradient_size", role), role) for role, w in symbols.items()),
     ]
 
 
-def _reads(what: str, *of: Any) -> Reading:
-    """What a method of a run gives."""
+def _call_method(what: str, *of: Any) -> Reading:
+    """Returns a reading that calls the method ``what`` of a run with the arguments ``of`` and t."""
     return lambda run, t: getattr(run, what)(*of, t)

@@ -1,9 +1,10 @@
-"""Each kind of statement under training: its value, its change, the gradient at what it reads, and its parts.
+"""Training rules: for each kind of statement its value, its change, and the gradient at its inputs.
 
-One table, ``RULES``. A rule is written once for every network: changes and gradients follow from the product rule, and
-no signal, tensor or letter has a meaning of its own.
-Read next: ``functions.py`` and ``norms.py`` (rules of functions), ``trajectory.py`` (runs the rules), ``quantities.py``
-(names what they make).
+All rules are in the table ``RULES``. A rule does not depend on the network: changes and gradients follow from the
+product rule, and no signal, tensor or index has a special meaning. For ``h = W x``, the rule of a product gives the
+change ``W_0 dx + dW x_t`` and the gradient ``W^T g`` at x.
+Read next: ``functions.py`` and ``norms.py`` (rules of functions), ``trajectory.py`` (applies the rules),
+``quantities.py`` (names the results).
 """
 
 from __future__ import annotations
@@ -14,28 +15,43 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.indices import balanced_indices
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
-from .functions import SOFTMAX, Entrywise, saturated
+from .functions import SOFTMAX, Centre, Entrywise, explain_saturation
 from .norms import Norm
 from .run import BeyondPowerCounting, Modes, TrainingRun
 
 
 class Rule(Protocol):
-    """The readings of one kind of statement. ``t`` counts updates."""
+    """Signals of one kind of statement in a training run. ``t`` is the number of updates."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """The output after t updates."""
+        """Returns the output after t updates."""
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """The output after t > 0 updates minus the initial output."""
+        """Returns the output after t > 0 updates minus the initial output."""
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
-        """Derivative of the network's output with respect to the k-th input, from the one with respect to the output
-        of the statement, in the letters that the input has there."""
+        """Returns the gradient of the network's output with respect to one input of a statement.
+
+        Args:
+            tr: the training run.
+            s: the statement.
+            k: position of the input.
+            above: the gradient with respect to the output of the statement.
+            t: number of updates.
+            modes: parts of tensors to which the gradient is restricted.
+
+        Returns:
+            The gradient, with the indices that the input has in the statement.
+        """
 
 
 class _Product:
-    """Law: the change of a product is the sum over its factors of its change, with what stands before at its present
-    value and what stands behind at its initial one; the adjoint of a factor is the product of the others."""
+    """Rule of a product, such as ``h = W x``: the change is W_0 dx + dW x_t, and the gradient at x is W^T g.
+
+    Law: the change is a sum over the factors, where one factor is replaced by its change, those before it have their
+    present values and those after it their initial values. The gradient at a factor is the gradient above times all
+    other factors.
+    """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Product)
@@ -50,30 +66,33 @@ class _Product:
             return tr.algebra.add([propagated, updated])
         named = [(propagated, f"{s.out}.propagating"), (updated, f"{s.out} from updated tensors")]
         named.append((tr.gate_change(s, t), f"{s.out}.regated"))
-        return tr.algebra.add([tr.named(x, name) for x, name in named])
+        return tr.algebra.add([tr.with_name(x, name) for x, name in named])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Product)
-        gradient = tr.transposed(s, k, above, t, modes)
+        gradient = tr.transpose_product(s, k, above, t, modes)
         for x in balanced_indices(tr.network, s, k):
-            gradient = tr.algebra.centred(gradient, x)
+            gradient = tr.algebra.subtract_mean(gradient, x)
         return gradient
 
 
 class _Sum:
+    """Rule of a sum: value and change are the sums of those of the terms, and the gradient at each term is that of the
+    sum."""
+
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        return tr.algebra.add([tr.at(x, "value", t) for x in s.inputs])
+        return tr.algebra.add([tr.read_factor(x, "value", t) for x in s.inputs])
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        return tr.algebra.add([tr.at(x, "change", t) for x in s.inputs])
+        return tr.algebra.add([tr.read_factor(x, "change", t) for x in s.inputs])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         return above
 
 
 class _Gate:
-    """A gate held at its mean and slope: its initial value is Theta(1) and independent of the weights, its change is
-    that of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
+    """Rule of a gate that is replaced by its mean and slope: the initial value is Theta(1) and independent of the
+    weights, and the change is that of the argument. Source: standing assumption B2 of MSSP paper, J.2."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
@@ -82,19 +101,19 @@ class _Gate:
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
-        change = tr.at(s.inputs[0], "change", t)
-        return tr.algebra.unknown(tr.network.signals[s.out]) if saturated(tr, s, change, t) else change
+        change = tr.read_factor(s.inputs[0], "change", t)
+        return tr.algebra.make_bounded(tr.network.signals[s.out]) if explain_saturation(tr, s, change, t) else change
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         tr.note("held-gates")
-        if reason := saturated(tr, s, tr.at(s.inputs[0], "change", t), t):
+        if reason := explain_saturation(tr, s, tr.read_factor(s.inputs[0], "change", t), t):
             raise BeyondPowerCounting(reason)
         return above
 
 
 class _Noise:
-    """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries is
-    as large whether they are correlated or not."""
+    """Rule of noise, which is drawn anew at every step. If no axis of the noise grows, one draw stands for those of all
+    steps: a sum over finitely many entries has the same size whether they are correlated or not."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         indices = tr.network.signals[s.out]
@@ -108,17 +127,17 @@ class _Noise:
         raise AssertionError("noise reads nothing")
 
 
-class _Stopped:
-    """The argument, and in the backward pass a constant."""
+class _StopGradient:
+    """Rule of ``stop_gradient``: the argument in the forward pass, a constant in the backward pass."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        return tr.at(s.inputs[0], "value", t)
+        return tr.read_factor(s.inputs[0], "value", t)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        return tr.at(s.inputs[0], "change", t)
+        return tr.read_factor(s.inputs[0], "change", t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
-        return tr.algebra.nothing(s.inputs[0].indices)
+        return tr.algebra.zeros(s.inputs[0].indices)
 
 
 ENTRYWISE = Entrywise()
@@ -129,14 +148,15 @@ RULES: dict[str, Rule] = {
     "entrywise": ENTRYWISE,
     "softmax": SOFTMAX,
     "norm": Norm(),
+    "centre": Centre(),
     "noise": _Noise(),
-    "stopped": _Stopped(),
+    "stopped": _StopGradient(),
 }
 """The rule of each kind of statement, and of each kind of function."""
 
 
-def rule(statement: Statement) -> Rule:
-    """The rule of a statement."""
+def find_rule(statement: Statement) -> Rule:
+    """Returns the rule of a statement."""
     if isinstance(statement, Function):
         return RULES[statement.kind.kind]
     return RULES["product" if isinstance(statement, Product) else "sum"]

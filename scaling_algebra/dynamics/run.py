@@ -1,7 +1,9 @@
-"""A training run, as what happens to each statement reads it: signals in their letters, products, gradients of tensors.
+"""The interface of a training run that the rules use: signals, products, and gradients of tensors.
 
-How values, changes and gradients follow from one another is open here. Read next: ``rules.py`` and ``steps.py`` (what
-a statement and an optimizer make of it), ``trajectory.py`` (runs them).
+How values, changes and gradients depend on one another is defined in subclasses. ``tr.read_factor(x, "change", t)`` is
+the change of the factor x of an equation after t updates, with the indices it has there.
+Read next: ``rules.py`` and ``steps.py`` (what a statement and an optimizer do with these signals), ``trajectory.py``
+(the run of exponents).
 """
 
 from __future__ import annotations
@@ -27,32 +29,36 @@ from .tails import Tails
 
 S = TypeVar("S", bound=Statement)
 Which = Literal["initial", "change", "value"]
-"""A signal before training, its change, or what it is now."""
+"""A signal before training, its change after t updates, or its value after t updates."""
 Degrees = Literal["usual", "raised", "lowest"]
+"""Degrees of the polynomials that represent functions (see ``RunContext``)."""
 Modes = Mapping[str, Mode]
-"""Role -> the part of the tensor that is kept; of the others the whole."""
+"""Parameter -> the part of the tensor that is used; parameters that are not listed are used as a whole."""
 Certified = Callable[[str, int], "int | None"]
-"""Packed size of a quantity after t updates where it is certified, else None."""
+"""A function (name, t) -> packed size of a quantity after t updates if it is certified, else None."""
 MODES: tuple[Mode, ...] = ("init", "update")
 
 
 class BeyondPowerCounting(Exception):
-    """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
+    """Raised when a quantity is no power of n, such as a saturated gate or a difference that may cancel."""
 
 
-def unknowns(network: Network) -> tuple[str, ...]:
-    """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
+def name_unknowns(network: Network) -> tuple[str, ...]:
+    """Returns the names of the unknown exponents: ``("b.input", ..., "c.input", ..., "alpha")``.
+
+    These are b of every tensor, c and d of every trained tensor, and the free multipliers.
+    """
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
     return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *find_free_multipliers(network))
 
 
 class Divisor(NamedTuple):
-    """A norm after any update.
+    """Bounds for a norm whose divisor changes during training.
 
     Attributes:
-        size: packed lower bound on what it divides by.
-        gradient: packed bound on the gradient at its argument before training.
+        size: packed lower bound on its divisor after any update.
+        gradient: packed upper bound on the gradient at its argument before training.
     """
 
     size: int
@@ -61,17 +67,18 @@ class Divisor(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContext:
-    """The settings of a training run by its caller.
+    """Settings of a training run.
 
     Attributes:
-        growing: axes that count as growing whatever the ray says.
-        degrees: of the polynomials that stand for functions: as many as the products of the network may see, two more,
-            or cut behind the first power (``parts.py``).
-        shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
-        certified: sizes from elsewhere; where there are none, those of the run are taken.
-        divisors: of bounds: norms that divide by something else after an update than at the start.
-        start: a run that has the same values and gradients before training, which are taken from it.
-        ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
+        growing: axes that count as growing on any ray.
+        degrees: degrees of the polynomials that represent functions. "usual": the number of factors that products of
+            the network have, "raised": two more, "lowest": degree one (``parts.py``).
+        shares: softmax -> axis over which its shares sum to one, if it is not the axis of its index.
+        certified: sizes known from elsewhere; a size that it does not know is taken from the run itself.
+        divisors: for upper bounds, the norms whose divisor after an update differs from the initial one.
+        start: a run with the same values and gradients before training, from which these are taken.
+        ledger: cache for the results of the run; None for a new one.
+        name: name of the run in the cache.
     """
 
     growing: frozenset[str] = frozenset()
@@ -85,13 +92,20 @@ class RunContext:
 
 
 PLAIN = RunContext()
+"""The default settings."""
 
 
 @dataclass(eq=False)
 class TrainingRun:
-    """Signals and tensors of a training run, in the letters that equations have.
+    """Signals and tensors of a training run, with the indices of the equations.
 
-    Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; functions as their rule says.
+    Standing assumptions (MSSP paper, J.2): the derivative of the loss is Theta(1); one sample; functions as their rules
+    say.
+
+    Attributes:
+        steps: the optimizer steps of the tensors.
+        ledger: the cache of results.
+        products: multiplies signals and tensors.
     """
 
     network: Network
@@ -101,7 +115,7 @@ class TrainingRun:
     context: RunContext = PLAIN
     steps: Stepping = field(init=False)
     decays = False
-    """Changes of tensors hold a multiple of what they start with, above -1."""
+    """True if the change of a tensor contains a multiple of its initial value with a factor above -1 (weight decay)."""
 
     def __post_init__(self) -> None:
         network, algebra, point = self.network, self.algebra, self.point
@@ -110,55 +124,68 @@ class TrainingRun:
 
     @cached_property
     def tails(self) -> Tails:
-        """The tails of signals."""
+        """The tails of the distributions of signals."""
         return Tails(self.network, self.optimizer, self.grows)
 
     def initial(self, signal: str) -> Signal:
-        """Value before training."""
+        """Returns a signal before training."""
         return self.value(signal, 0)
 
     def value(self, signal: str, t: int) -> Signal:
-        """Value after t updates."""
+        """Returns a signal after t updates."""
         raise NotImplementedError
 
     def change(self, signal: str, t: int) -> Signal:
-        """Value after t updates minus the initial value."""
+        """Returns a signal after t updates minus its initial value."""
         raise NotImplementedError
 
-    def moved(self, statement: Statement, t: int) -> Signal:
-        """The change of the output of a statement, from those of what it reads and of its tensors."""
+    def compute_change(self, statement: Statement, t: int) -> Signal:
+        """Returns the change of a statement's output from the changes of its inputs and its tensors."""
         raise NotImplementedError
 
-    def own(self, statement: S) -> S:
-        """A statement in the letters of this run."""
+    def own_statement(self, statement: S) -> S:
+        """Returns the statement of this run's network that has the same output, which may use other indices."""
         own = self.network.producer(statement.out)
         assert isinstance(own, type(statement))
         return own
 
-    def at(self, factor: Factor, which: Which, t: int) -> Signal:
-        """A signal in the letters it has in an equation."""
-        read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
-        whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.indices)
-
-    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
-
-        Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
+    def read_factor(self, factor: Factor, which: Which, t: int) -> Signal:
+        """Returns a factor of an equation with the indices that it has there.
 
         Args:
-            x: instead of the signals, where there is one.
+            factor: the signal in the equation.
+            which: "initial", "change" or "value".
+            t: number of updates.
         """
-        s = self.own(statement)
-        return self.algebra.add([self._part(s, term, mode, which, t, x) for term in expand_product(self.network, s)])
+        read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
+        whole = read.get(which, lambda: self.value(factor.name, t))()
+        return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.indices)
+
+    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
+        """Returns a part of a product whose gates have their initial values.
+
+        Law: a product of changes is a sum over its factors, where one factor is replaced by its change, those before it
+        have their present values and those after it their initial values.
+
+        Args:
+            statement: the product.
+            mode: "init" for the initial tensors, "update" for their updates.
+            which: "initial", "change" or "value" of the signals.
+            t: number of updates.
+            x: replaces the signals of the product if given.
+        """
+        s = self.own_statement(statement)
+        return self.algebra.add(
+            [self._make_term_part(s, term, mode, which, t, x) for term in expand_product(self.network, s)]
+        )
 
     def gate_change(self, statement: Product, t: int) -> Signal:
-        """``(gates_t - gates_0) * the rest at t``.
+        """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates.
 
-        A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
-        B2 of MSSP paper, J.2).
+        A gate that is replaced by its mean counts only if no summed index grows, because otherwise its fluctuations
+        average out (standing assumption B2 of MSSP paper, J.2).
         """
-        statement, indices, parts = self.own(statement), self.network.signals[statement.out], []
+        statement, indices, parts = self.own_statement(statement), self.network.signals[statement.out], []
         weights = expand_product(self.network, statement)[0].weights
         summed = [x for x in statement.indices if x not in indices]
         averaged = any(self.grows(x) for x in summed)
@@ -167,110 +194,136 @@ class TrainingRun:
                 continue
             others = list(statement.factors)
             others.remove(weight)
-            before = [self.at(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others]
-            parts.append(self.algebra.product([self.at(weight, "change", t), *before], indices))
-        whole = self.algebra.add(parts or [self.algebra.nothing(indices)])
-        return self.algebra.scaled(whole, *self.products.scalars(statement.multipliers))
+            before = [
+                self.read_factor(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others
+            ]
+            parts.append(self.algebra.contract_all([self.read_factor(weight, "change", t), *before], indices))
+        whole = self.algebra.add(parts or [self.algebra.zeros(indices)])
+        return self.algebra.scale_by(whole, *self.products.list_scalars(statement.multipliers))
 
     def grows(self, index: str) -> bool:
-        """Does what an index runs over grow?"""
+        """Whether the axis of an index grows on the ray, or counts as growing."""
         axis = self.network.indices[index]
         return axis in self.context.growing or self.algebra.ray[axis] > 0
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
-        """Derivative of the output with respect to a signal after t updates.
+        """Returns the derivative of the output with respect to a signal after t updates.
 
         Args:
-            modes: keep only this part of these tensors (the others are whole).
-            via: only through the statement that computes this signal.
+            signal: name of the signal.
+            t: number of updates.
+            modes: parts of tensors to which it is restricted.
+            via: if given, only the path through the statement that computes this signal.
         """
         raise NotImplementedError
 
-    def transposed(
+    def transpose_product(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
-        """The adjoint of a product with respect to its k-th factor: the product of ``above`` and the others, these
-        written out to the tensors, so that a tensor meets the gradient before anything else does. Letters missing from
-        ``out`` are summed."""
-        out, updates = statement.factors[k].indices if out is None else out, partial(self.steps.of, t=t)
+        """Returns the gradient at the k-th factor of a product: ``above`` times all other factors.
+
+        The other factors are expanded down to their tensors, so that a tensor is multiplied by the gradient before
+        anything else.
+
+        Args:
+            statement: the product.
+            k: position of the factor.
+            above: gradient at the output of the product.
+            t: number of updates.
+            modes: parts of tensors to which the gradient is restricted.
+            out: indices of the result, by default those of the factor; all others are summed.
+        """
+        out, updates = statement.factors[k].indices if out is None else out, partial(self.steps.increments, t=t)
         parts = []
         for term in expand_product(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
-            signals = [self.at(x, "value", t) for x in term.signals]
-            signals += [self.at(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights]
+            signals = [self.read_factor(x, "value", t) for x in term.signals]
+            signals += [
+                self.read_factor(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights
+            ]
             for mode in product(*kept):
-                parts.append(self.products.written(term, mode, [above], signals, out, updates))
+                parts.append(self.products.multiply_term(term, mode, [above], signals, out, updates))
         return self.algebra.add(parts)
 
-    def factors(
+    def gradient_factors(
         self,
         role: str,
         t: int,
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        """The gradient of a tensor as one product for each use: the gradient at its output, and what it acts on, in
-        the letters of the tensor (letters that it does not have are summed).
+        """Returns the gradient of a tensor as one tuple of factors for each use: the gradient at the output, then the
+        signals that the tensor multiplies.
+
+        The factors have the indices of the tensor; indices that the tensor does not have are summed.
 
         Args:
-            above: what is read of a signal for its gradient; ``acted``: for its value.
+            role: the parameter.
+            t: number of updates.
+            above: replaces ``gradient`` for the gradient at an output.
+            acted: replaces ``read_factor`` for the value of a signal.
         """
         above = above or partial(self.gradient, t=t)
-        acted = acted or partial(self.at, which="value", t=t)
+        acted = acted or partial(self.read_factor, which="value", t=t)
         products = []
         kept = self.network.tensors[role].indices
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
-            signals = [self.products.multiplied(above(statement.out), statement.multipliers)]
+            signals = [self.products.apply_multipliers(above(statement.out), statement.multipliers)]
             indices = [out, *(x.indices for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
             read, own = "".join(indices), statement.tensor.indices
             renamed = rename_apart(self.network, own, kept, read, avoid=own + read)
             products.append(
                 tuple(
-                    self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))
+                    self.algebra.rename_indices(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, indices, strict=True)
                 )
             )
         return products
 
-    def named(self, signal: Signal, name: str) -> Signal:
-        """A signal under a name for explanations."""
-        return signal.but(name=name)
+    def with_name(self, signal: Signal, name: str) -> Signal:
+        """Returns a signal with a name for explanations."""
+        return signal.replace(name=name)
 
     def note(self, text: str) -> None:
-        """Notes what is assumed (``spec/glossary.py``), or why something is not known, of all that rests on this."""
+        """Records an assumption (``spec/glossary.py``), or a reason why something is unknown, for all results that
+        depend on it."""
         self.algebra.notes.add(text)
 
-    def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
-        """A result, computed once and named for explanations."""
-        return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
+    def remember(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
+        """Returns a result, which is computed once and named for explanations."""
+        return self.ledger.remember((self.context.name, *key), lambda: self.with_name(compute(), name))
 
-    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
-        """What a rule makes of a signal; signals that are counted alike are made once where none is explained."""
+    def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+        """Returns the result of applying a rule to a signal; subclasses may share it between signals with equal
+        content."""
         return compute()
 
-    def _part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
+    def _make_term_part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
+        """Returns the part of one term of a product, as described for ``part``."""
         out = self.network.signals[s.out]
-        weights = [self.at(w, "initial", 0) for w in term.weights]
+        weights = [self.read_factor(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.indices)]]
+            choices = [[self.algebra.rename_indices(x, self.network.signals[only.name], only.indices)]]
         elif which == "change":
-            changes = [self.at(f, "change", t) for f in term.signals]
-            initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
-            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].zero]
+            changes = [self.read_factor(f, "change", t) for f in term.signals]
+            initial, now = ([self.read_factor(f, w, t) for f in term.signals] for w in ("initial", "value"))
+            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].is_zero]
         else:
-            choices = [[self.at(f, which, t) for f in term.signals]]
+            choices = [[self.read_factor(f, which, t) for f in term.signals]]
         modes: list[tuple[Mode, ...]] = [MODES[:1] * len(term.tensors)]
-        if mode == "update":  # the first k as they are now, the next one by its update, the rest as they were
+        if mode == "update":  # k present values, one update, then initial values
             modes = []
             for k in range(len(term.tensors)):
                 for before in product(MODES, repeat=k):
                     modes.append((*before, MODES[1], *MODES[:1] * (len(term.tensors) - k - 1)))
-        updates = partial(self.steps.of, t=t)
+        updates = partial(self.steps.increments, t=t)
         parts = [
-            self.products.written(term, m, [], [*weights, *signals], out, updates) for m in modes for signals in choices
+            self.products.multiply_term(term, m, [], [*weights, *signals], out, updates)
+            for m in modes
+            for signals in choices
         ]
-        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        return self.algebra.add(parts) if parts else self.algebra.zeros(out)

@@ -1,6 +1,6 @@
-"""The runs of one training, one for each budget, and what each shows of a quantity.
+"""The runs of one training, one for each budget, and the bracket of a quantity that each of them gives.
 
-Read next: ``analysis.py`` (asks the runs, the cheap ones first), ``sparse_routing.py`` (makes a run).
+Read next: ``analysis.py`` (reads the runs, the cheap ones first), ``sparse_routing.py`` (creates a run).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .brackets import NOTHING, Bracket, shown
-from .budgets import BEGUN, LADDER, QUICK
-from .quantities import Quantity, quantity
+from .brackets import NOTHING, Bracket, bracket_monomial
+from .budgets import BUDGETS, INITIAL_BUDGET, QUICK_BUDGETS
+from .quantities import Quantity, find_quantity
 from .run import BeyondPowerCounting, Degrees, Divisor, RunContext
-from .sparse_routing import algebra_for, bounds_for, trajectory_for
-from .steps import SQUARED, odd_powers
+from .sparse_routing import make_algebra, select_classes
+from .steps import SQUARED, list_odd_powers
 from .trajectory import Trajectory
 
-_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_ORTHOGONAL = "a norm may cancel it, since it removes multiples of its argument"
 NONE: Mapping[str, Divisor] = {}
 _LONG = 8
-"""Tensors on a way from which on kernels have one more leaf for each."""
+"""Number of tensors on the longest path above which a kernel may have one more leaf for each further tensor."""
 _FRAMES, _DEEPEST = 200, 60_000
-"""Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
+"""Python stack frames allowed for each statement, and in total. Signals are evaluated recursively."""
 
 
 @dataclass(eq=False)
@@ -44,12 +44,18 @@ class Runs:
     """The runs of one training at one point.
 
     Attributes:
-        table: the quantities that are read.
-        algebras: one for each rung; products of kernels are shared.
-        certified: the packed size of what is divided by, where any run certifies it.
-        growing, routed, raised: see ``Analysis``.
-        linear: rungs on which functions are read as polynomials of degree one.
-        started: the run on a rung that values and gradients before training are taken from, where there is one.
+        ray: the ray.
+        point: the exponents of the scaling.
+        optimizer: the optimizer.
+        network: the network.
+        table: the named quantities.
+        algebras: one algebra for each budget, with a common cache of kernel products.
+        certified: returns the packed size of a divisor if any run certifies it.
+        growing: see ``Analysis``.
+        routed: see ``Analysis``.
+        raised: see ``Analysis``.
+        linear: budgets with which functions are represented by polynomials of degree one.
+        started: returns the run that provides values and gradients before training for a budget, or None.
     """
 
     ray: Ray
@@ -63,92 +69,101 @@ class Runs:
     routed: bool = False
     raised: bool = False
     linear: tuple[Budget, ...] = ()
-    started: Callable[[Budget], Trajectory | None] = lambda rung: None
+    started: Callable[[Budget], Trajectory | None] = lambda budget: None
     _runs: dict[Budget, Trajectory] = field(default_factory=dict)
 
-    def algebra(self, rung: Budget) -> Algebra:
-        """The algebra of a rung. Kernels hold the tensors that a signal passed through: a longer way takes more
-        leaves."""
-        if rung not in self.algebras:
+    def algebra(self, budget: Budget) -> Algebra:
+        """Returns the algebra for a budget. Kernels contain the tensors that a signal has passed, so deep networks get
+        more leaves."""
+        if budget not in self.algebras:
             some = next(iter(self.algebras.values()), None)
-            some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
+            some = some or make_algebra(self.network, self.ray, budget.gap, self.growing, self.routed)
             more = max(0, count_depth(self.network) - _LONG)
-            self.algebras[rung] = some.at(replace(rung, leaves=None if rung.leaves is None else rung.leaves + more))
-        return self.algebras[rung]
+            self.algebras[budget] = some.with_budget(
+                replace(budget, max_leaves=None if budget.max_leaves is None else budget.max_leaves + more)
+            )
+        return self.algebras[budget]
 
-    def on(self, rung: Budget) -> Trajectory:
-        """The run on a rung."""
-        if rung not in self._runs:
-            self._runs[rung] = self.made(rung, self.started(rung))
-        return self._runs[rung]
+    def run_for(self, budget: Budget) -> Trajectory:
+        """Returns the run for a budget, which is created once."""
+        if budget not in self._runs:
+            self._runs[budget] = self.make_run(budget, self.started(budget))
+        return self._runs[budget]
 
-    def made(self, rung: Budget, start: Trajectory | None = None) -> Trajectory:
-        """A new run on a rung, which begins as another one."""
-        algebra = self.algebra(rung)
-        degrees: Degrees = "lowest" if rung in self.linear else "raised" if self.raised else "usual"
-        context = RunContext(self.growing, degrees, certified=partial(self.certified, algebra), start=start)
-        return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
-
-    def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
-        """A run of upper bounds, settled, or with the reason why there are none.
+    def make_run(self, budget: Budget, start: Trajectory | None = None) -> Trajectory:
+        """Creates a run for a budget.
 
         Args:
-            divisors: what is known of norms that divide by something else after an update.
-            still: before the first update.
+            budget: the budget.
+            start: a run from which values and gradients before training are taken.
         """
-        algebra = self.algebra(LADDER[0])
+        algebra = self.algebra(budget)
+        degrees: Degrees = "lowest" if budget in self.linear else "raised" if self.raised else "usual"
+        context = RunContext(self.growing, degrees, certified=partial(self.certified, algebra), start=start)
+        trajectory, _ = select_classes(self.network, self.ray, self.routed)
+        return trajectory(self.network, algebra, self.point, self.optimizer, context)
+
+    def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
+        """Returns a run of upper bounds; its ``why`` is set if there are none.
+
+        Args:
+            divisors: bounds for norms whose divisor after an update differs from the initial one.
+            still: True for bounds before the first update.
+        """
+        algebra = self.algebra(BUDGETS[0])
         context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
-        with self.deep(), algebra.meter.pause_counting():
+        with self.allow_deep_recursion(), algebra.meter.pause_counting():
             point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
-            run = bounds_for(self.network, algebra.at(LADDER[0]), point, self.optimizer, context, self.routed)
+            _, bound_run = select_classes(self.network, self.ray, self.routed)
+            run = bound_run(self.network, algebra.with_budget(BUDGETS[0]), point, self.optimizer, context)
             run.settle()
         return run
 
-    def gradient(self, s: Function) -> int | None:
-        """Packed bound on the gradient at the argument of a function, through it, before training; None if none is
-        known."""
+    def bound_gradient(self, s: Function) -> int | None:
+        """Returns a packed upper bound on the gradient at the argument of a function due to this function, before
+        training; None if no bound is known."""
         sizes, source = list[int](), s.inputs[0].name
-        for rung in (LADDER[0], BEGUN):
-            run = self.on(rung)
+        for budget in (BUDGETS[0], INITIAL_BUDGET):
+            run = self.run_for(budget)
             try:
-                with run.ledger.question(), self.deep(), run.algebra.meter.pause_counting():
-                    size = run.algebra.bound(run.gradient(source, 0, via=s.out))
+                with run.ledger.question(), self.allow_deep_recursion(), run.algebra.meter.pause_counting():
+                    size = run.algebra.upper_bound(run.gradient(source, 0, via=s.out))
                     sizes += [] if size is None else [size]
             except (Exhausted, BeyondPowerCounting):
                 continue
-        return min(sizes, key=self.algebra(LADDER[0]).value, default=None)
+        return min(sizes, key=self.algebra(BUDGETS[0]).exponent, default=None)
 
-    def read(self, name: str, t: int, rung: Budget) -> Bracket:
-        """The bracket of a quantity that one run shows."""
-        run = self.on(rung)
+    def read(self, name: str, t: int, budget: Budget) -> Bracket:
+        """Returns the bracket of a quantity that one run gives."""
+        run = self.run_for(budget)
         try:
             with run.ledger.question():
-                read, notes = self.signal(name, t, run), frozenset(run.algebra.notes)
+                read, notes = self.evaluate(name, t, run), frozenset(run.algebra.notes)
         except Exhausted:
             return Bracket()
         except BeyondPowerCounting as reason:
             return Bracket(why=str(reason))
         algebra, why = run.algebra, ""
         if isinstance(read, Signal):
-            packed, certain, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
-            if not certain and algebra.doubtful(read):
+            packed, certain, below = algebra.rms(read), algebra.is_certified(read), algebra.is_lower_bound(read)
+            if not certain and algebra.is_led_by_doubt(read):
                 why = SQUARED if SQUARED in notes or not self.network.norms else _ORTHOGONAL
         else:
             packed, certain, below = read.packed, read.certain, read.certain
         if packed is None:
             end = NOTHING if certain else None
             return Bracket(end, end, assumes=notes, why=why)
-        return shown(algebra.value(packed), algebra.form(packed), certain, below, why, notes)
+        return bracket_monomial(algebra.exponent(packed), algebra.form(packed), certain, below, why, notes)
 
-    def signal(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
-        """A quantity in a run."""
-        with self.deep():
-            read: Signal | EntrySize = quantity(self.table, name).read(run, t)
+    def evaluate(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
+        """Returns a quantity in a run: a signal, or the entry size of a tensor."""
+        with self.allow_deep_recursion():
+            read: Signal | EntrySize = find_quantity(self.table, name).read(run, t)
         return read
 
     @contextmanager
-    def deep(self) -> Iterator[None]:
-        """As many frames of the interpreter as the network may take."""
+    def allow_deep_recursion(self) -> Iterator[None]:
+        """Raises Python's recursion limit to the depth that the network may need."""
         before = sys.getrecursionlimit()
         sys.setrecursionlimit(max(before, min(_FRAMES * len(self.network.statements), _DEEPEST)))
         try:
@@ -157,49 +172,57 @@ class Runs:
             sys.setrecursionlimit(before)
 
     @cached_property
-    def curved(self) -> bool:
-        """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
-        return self.stepped() or any(f.stands_for for f in self.network.functions)
+    def is_nonlinear(self) -> bool:
+        """True if functions, or the steps of an optimizer, are represented by polynomials of degree above one."""
+        return self.has_nonlinear_steps() or any(f.stands_for for f in self.network.functions)
 
-    def stepped(self, signs: bool = False) -> bool:
-        """Products of three signals, at an index that grows, may see more of a step than what is linear; of a buffer's
-        step, which has two values, all is linear.
+    def has_nonlinear_steps(self, signs: bool = False) -> bool:
+        """Whether the optimizer normalises entries and the nonlinear part of its steps may matter.
+
+        It may if signals are multiplied three at a time at an index that grows. Steps of a buffer have two values only
+        and count as linear.
 
         Args:
-            signs: of one that takes signs.
+            signs: True to consider optimizers that use signs only.
         """
-        run, rules = self.on(LADDER[0]), self.optimizer.of
+        run, rules = self.run_for(BUDGETS[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), find_buffers(self.network)
         trained = ((rules(role), x.indices) for role, x in tensors if role not in held)
         entries = (x for rule, x in trained if (rule.is_sign if signs else rule.normalises == "entry"))
-        return any(len(odd_powers(run, indices)) > 1 for indices in entries)
+        return any(len(list_odd_powers(run, indices)) > 1 for indices in entries)
 
-    def forms(self, name: str, t: int) -> tuple[Form, ...]:
-        """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
-        every ray and point. None for exactly zero and for updates of tensors, which are no signals.
+    def list_lower_forms(self, name: str, t: int) -> tuple[Form, ...]:
+        """Returns the monomials that give a lower bound on a signal; each is a lower bound on every ray and at every
+        point.
+
+        The list is empty if the signal is exactly zero, and for updates of tensors, which are no signals.
 
         Raises:
-            Exhausted: they take more work than a lower bound may. BeyondPowerCounting: nothing follows them.
+            Exhausted: finding them takes more work than a lower bound may.
+            BeyondPowerCounting: the quantity is no power of n.
         """
-        run = self.on(QUICK[-1])
+        run = self.run_for(QUICK_BUDGETS[-1])
         with run.ledger.question():
-            read = self.signal(name, t, run)
-        return run.algebra.forms(read) if isinstance(read, Signal) else ()
+            read = self.evaluate(name, t, run)
+        return run.algebra.list_forms(read) if isinstance(read, Signal) else ()
 
-    def step(self, role: str, t: int) -> tuple[Bracket, ...]:
-        """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
-        has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
+    def list_step_factors(self, role: str, t: int) -> tuple[Bracket, ...]:
+        """Returns the brackets of the scalar factors of the gradient in the update after t updates; empty if the
+        gradient is exactly zero.
+
+        These are the learning rate and, if the optimizer uses them, the size of the tensor and the inverse normaliser.
+        """
         factors: tuple[Bracket, ...] = ()
-        for rung in LADDER:
-            run = self.on(rung)
+        for budget in BUDGETS:
+            run = self.run_for(budget)
             try:
-                with run.ledger.question(), self.deep():
-                    scalars = run.steps.scalars(role, t)
+                with run.ledger.question(), self.allow_deep_recursion():
+                    scalars = run.steps.list_step_scalars(role, t)
             except (Exhausted, BeyondPowerCounting):
                 factors = (Bracket(),)
                 continue
-            value, form = run.algebra.value, run.algebra.form
-            factors = tuple(shown(value(x.size), form(x.size), x.certain, x.certain) for x in scalars)
+            value, form = run.algebra.exponent, run.algebra.form
+            factors = tuple(bracket_monomial(value(x.size), form(x.size), x.certain, x.certain) for x in scalars)
             if all(x.decided for x in factors):
                 break
         return factors

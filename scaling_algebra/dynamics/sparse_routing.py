@@ -1,11 +1,13 @@
-"""Sparse routing: K of M experts are active for a token, and every token of a batch has its own.
+"""Sparse routing: K of M experts are active for a token, and the tokens of a batch have different experts.
 
-Model: a step averages over many tokens (more than any power of n that matters), each routed to K of M experts at
-random, independently of the weights. The update of an expert is then an average over its share K/M of the batch, and
-sums over experts inside an update run over all M with weight K/M, while a token sees its own K experts. With K = M both
-are the network itself. That is exact where nothing behind a sum over active experts is a function of it, or a product
-of two such signals: its mean over tokens is not the product of their means. Gates may be functions.
-A selection (top-K) is the routing, and a softmax with one is normalised over the active experts, another over all.
+Model: a step averages over many tokens (more than any relevant power of n), each of which is routed to K of M experts
+at random, independently of the weights. So the update of an expert is an average over its share K/M of the batch. Sums
+over experts inside an update run over all M experts with weight K/M, while the forward pass of a token has its own K
+experts only. With K = M both are the network itself. The model is exact unless the output of a sum over active experts
+enters a function, or a product of two such signals, because the mean over tokens of such a product is not the product
+of the means. Gates may be functions.
+A top-K selection over experts is the routing. A softmax with a selection is normalised over the active experts, any
+other over all.
 """
 
 from __future__ import annotations
@@ -22,85 +24,81 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.indices import centred_axes, find_aggregations, tracked_indices
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import OptimizerSpec
-from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
 from .products import Increment
-from .run import BeyondPowerCounting, Modes, RunContext, TrainingRun, Which, unknowns
+from .run import BeyondPowerCounting, Modes, RunContext, TrainingRun, Which, name_unknowns
 from .trajectory import Trajectory
 from .updates import TensorSteps
 
 
-def algebra_for(
+def make_algebra(
     network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
 ) -> Algebra:
-    """The algebra whose letters and unknowns are those of a network.
+    """Returns the algebra with the indices and unknowns of a network.
 
     Args:
-        growing: axes whose indices are kept even where they do not grow on the ray.
-        routed: K counts as less than M whatever the ray says.
+        network: the network.
+        ray: the ray.
+        gap: kernels this far below the leading one are dropped.
+        growing: axes whose indices are kept even if they do not grow on the ray.
+        routed: True to treat K as smaller than M on any ray.
 
     Raises:
-        UsageError: K < M where the routing is part of the dynamics.
+        UsageError: K < M, and the model of this module does not cover the network.
     """
-    if not (routed or sparse(network, ray)):
+    if not (routed or is_sparse(network, ray)):
         kept = "".join(x for x, axis in network.indices.items() if axis in growing | centred_axes(network))
         return Algebra(
-            ray, network.indices, unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
+            ray, network.indices, name_unknowns(network), gap, tracked_indices(network) + kept, centred_axes(network)
         )
     if mask := next((s for s in network.functions if s.masks), None):
-        raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
-    if function := behind(network):
         raise UsageError(
-            f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
+            f"{network.name}: {mask.out} selects with scores that differ from its gates, which is not covered for "
+            "K < M; give a ray with K = M"
+        )
+    if function := find_nonlinear_use(network):
+        raise UsageError(
+            f"{network.name}: {function.out} is a function of a sum over active experts, which differ between tokens; "
             "give a ray with K = M"
         )
-    if function := unselected(network):
+    if function := find_nonzero_function(network):
         raise UsageError(
             f"{network.name}: {function.out} is not zero at experts that a token does not select; give a ray with K = M"
         )
-    seen, among = active(network)
+    seen, among = select_active(network)
     indices = {**network.indices, **seen.indices}
     kept = "".join(x for x, axis in indices.items() if axis in growing | centred_axes(network))
     return Algebra(
-        ray, indices, unknowns(network), gap, tracked_indices(network) + "".join(among) + kept, centred_axes(network)
+        ray,
+        indices,
+        name_unknowns(network),
+        gap,
+        tracked_indices(network) + "".join(among) + kept,
+        centred_axes(network),
     )
 
 
-def trajectory_for(
-    network: Network,
-    algebra: Algebra,
-    point: Point,
-    optimizer: OptimizerSpec,
-    context: RunContext,
-    routed: bool = False,
-) -> Trajectory:
-    """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
-    kind = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
-    return kind(network, algebra, point, optimizer, context)
+def select_classes(network: Network, ray: Ray, routed: bool = False) -> tuple[type[Trajectory], type[BoundRun]]:
+    """Returns the classes of the exact run and of the run of upper bounds: those of a single token for K < M.
+
+    Args:
+        network: the network.
+        ray: the ray.
+        routed: True to treat K as smaller than M on any ray.
+    """
+    return (RoutedTrajectory, RoutedBounds) if routed or is_sparse(network, ray) else (Trajectory, BoundRun)
 
 
-def bounds_for(
-    network: Network,
-    algebra: Algebra,
-    point: Point,
-    optimizer: OptimizerSpec,
-    context: RunContext,
-    routed: bool = False,
-) -> BoundRun:
-    """A run of upper bounds. ``routed``: as for ``algebra_for``."""
-    kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
-    return kind(network, algebra, point, optimizer, context)
-
-
-def sparse(network: Network, ray: Ray) -> bool:
-    """Does a vanishing share of the experts see a token?"""
+def is_sparse(network: Network, ray: Ray) -> bool:
+    """Whether a network has a sum over experts and K < M on the ray, so that a vanishing share of the experts is
+    active."""
     return bool(find_aggregations(network)) and ray["K"] != ray["M"]
 
 
-def active(network: Network) -> tuple[Network, dict[str, str]]:
-    """The network with every index of all experts replaced by one of the active experts, and which replaces which."""
+def select_active(network: Network) -> tuple[Network, dict[str, str]]:
+    """Returns the network with the index of all experts replaced by one of the active experts, and a map new -> old
+    index."""
     taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
@@ -108,7 +106,7 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     swap = str.maketrans(names)
 
     def statement(s: Statement) -> Statement:
-        s = _routed(network, s)
+        s = _drop_routing(network, s)
         if isinstance(s, Product):
             factors = tuple(x.rename_indices(names) for x in s.factors)
             return replace(s, tensor=s.tensor and s.tensor.rename_indices(names), factors=factors)
@@ -135,29 +133,30 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     return seen, among
 
 
-def _routes(network: Network, s: Statement) -> bool:
-    """Does it select experts? A selection along another index is a function like others."""
+def _is_routing(network: Network, s: Statement) -> bool:
+    """Whether a statement selects experts. A selection along any other index is an ordinary function."""
     return isinstance(s, Function) and s.kind.selects and network.axes[s.over] == "M"
 
 
-def _routed(network: Network, s: Statement) -> Statement:
-    """A statement without the selection that is the routing."""
-    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _routes(network, s) else s
+def _drop_routing(network: Network, s: Statement) -> Statement:
+    """Returns a statement without its selection if this selection is the routing."""
+    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _is_routing(network, s) else s
 
 
-def averaged(network: Network) -> Network:
-    """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
+def weight_expert_sums(network: Network) -> Network:
+    """Returns the network over all experts in which each sum over experts has the weight K/M of a batch."""
 
-    def shared(s: Statement) -> Statement:
+    def add_weight(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.indices) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
-        return _routed(network, s)
+        return _drop_routing(network, s)
 
-    return replace(network, statements=tuple(map(shared, network.statements)))
+    return replace(network, statements=tuple(map(add_weight, network.statements)))
 
 
-def behind(network: Network) -> Statement | None:
-    """A function of what a sum over experts made, or a product of two such signals, if there is one."""
+def find_nonlinear_use(network: Network) -> Statement | None:
+    """Returns a function of the output of a sum over experts, or a product of two such outputs; None if there is
+    none."""
     summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
@@ -167,9 +166,12 @@ def behind(network: Network) -> Statement | None:
     return None
 
 
-def unselected(network: Network) -> Function | None:
-    """A function with f(0) != 0 of what is zero at experts that are not selected, if a sum over experts has no other
-    factor that is zero there."""
+def find_nonzero_function(network: Network) -> Function | None:
+    """Returns a function that is nonzero at unselected experts and enters a sum over experts without a factor that is
+    zero there; None if there is none.
+
+    An example is ``sigmoid(topk(x))``, since sigmoid(0) = 1/2.
+    """
     zero, made = set[str](), dict[str, Function]()
     for s in network.statements:
         read = [x.name for x in s.inputs]
@@ -178,7 +180,7 @@ def unselected(network: Network) -> Function | None:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in network.summed_indices(s)):
             if by and not vanishes:
                 return by
-        elif _routes(network, s):
+        elif _is_routing(network, s):
             zero.add(s.out)
         elif vanishes and isinstance(s, Function) and 0 in s.kind.powers:
             made[s.out] = s
@@ -190,96 +192,104 @@ def unselected(network: Network) -> Function | None:
 
 
 class RoutedTrajectory(Trajectory):
-    """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
+    """A trajectory of the signals of one token, with updates averaged over a batch of tokens with different experts.
+
+    ``_batch`` is the run over all experts, ``_among`` maps each index of the active experts to that of all experts, and
+    ``_whole`` are the softmaxes that are normalised over all experts.
+    """
 
     def __post_init__(self) -> None:
         network = self.network
-        self.network, self._among = active(network)
+        self.network, self._among = select_active(network)
         super().__post_init__()
-        shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
-        self._batch = self._over_all(
-            averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
+        shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _is_routing(network, s)}
+        self._batch = self._make_batch_run(
+            weight_expert_sums(network),
+            replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch"),
         )
         self._whole = {
             s.out
             for s in network.live
             if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
         }
-        """Shares of all experts."""
-        self.steps = _SeenSteps(self, self._batch.steps, self._seen)
+        self.steps = _TokenSteps(self, self._batch.steps, self._select_own)
 
-    def _over_all(self, network: Network, context: RunContext) -> Trajectory:
-        """The run over all experts of a batch."""
+    def _make_batch_run(self, network: Network, context: RunContext) -> Trajectory:
+        """Returns the run over all experts that describes a batch."""
         return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:
-        return self._seen(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
+        return self._select_own(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
 
     def change(self, signal: str, t: int) -> Signal:
-        return self._seen(self._batch.change(signal, t)) if signal in self._whole else super().change(signal, t)
+        return self._select_own(self._batch.change(signal, t)) if signal in self._whole else super().change(signal, t)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         for s, _ in self.network.consumers(signal):
             if s.out in self._whole and via in ("", s.out):
                 raise BeyondPowerCounting(
-                    f"{s.out} has shares of all experts, and a token has the gradients of its own"
+                    f"{s.out} normalises over all experts, but with K < M a token has gradients of its own experts only"
                 )
         return super()._gradient(signal, t, modes, via)
 
-    def decaying(self) -> Trajectory:
+    def relative_to_undecayed(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
 
-    def factors(
+    def gradient_factors(
         self,
         role: str,
         t: int,
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        return [tuple(map(self._seen, product)) for product in self._batch.factors(role, t, above, acted)]
+        return [
+            tuple(map(self._select_own, product)) for product in self._batch.gradient_factors(role, t, above, acted)
+        ]
 
-    def _seen(self, signal: Signal) -> Signal:
-        """The entries of a signal over all experts that a token sees: those of its own."""
+    def _select_own(self, signal: Signal) -> Signal:
+        """Returns the entries of a signal over all experts at the experts of one token."""
         self.note("random-routing")
         for new, old in self._among.items():
-            signal = self.algebra.restricted(signal, old, new)
+            signal = self.algebra.restrict_index(signal, old, new)
         return signal
 
 
-class _SeenSteps(TensorSteps):
-    """What a token sees of the steps of a batch.
+class _TokenSteps(TensorSteps):
+    """The optimizer steps of a batch, restricted to the experts of one token.
 
     Args:
-        seen: the entries of a signal over all experts that a token sees.
+        run: the run of the token.
+        batch: the steps of the batch.
+        seen: restricts a signal over all experts to those of the token.
     """
 
     def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:
         super().__init__(run)
-        self._batch, self._seen = batch, seen
+        self._batch, self._select_own = batch, seen
 
-    def of(self, role: str, t: int) -> list[Increment]:
-        steps, seen = self._batch.of(role, t), self._seen
+    def increments(self, role: str, t: int) -> list[Increment]:
+        steps, seen = self._batch.increments(role, t), self._select_own
         return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in steps]
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self._batch.raw_gradient_size(role, t)
 
-    def through(self, signal: str, step: int, via: str) -> Signal:
-        return self._seen(self._batch.through(signal, step, via))
+    def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
+        return self._select_own(self._batch.read_gradient_via(signal, step, via))
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):
-    """Upper bounds of one token's signals, from those of the batch.
+    """Upper bounds on the signals of one token, from those of the batch.
 
-    Law: before any sum over active experts a token's signals are those of the batch at its own experts, which are as
-    large as at all of them: a matrix of all experts acts on one vector there, with its operator norm.
+    Law: before any sum over active experts, the signals of a token are those of the batch at its own experts, and as
+    large as at all experts: there a matrix of all experts acts on one vector, so its operator norm is a bound.
     """
 
     _batch: BoundRun
 
     @cached_property
-    def _alike(self) -> frozenset[str]:
-        """Signals that no sum over active experts is behind."""
+    def _before_sums(self) -> frozenset[str]:
+        """Names of the signals that depend on no sum over active experts."""
         network, behind = self._batch.network, set[str]()
         for s in network.statements:
             along = network.summed_indices(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""
@@ -290,19 +300,19 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
             )
         return frozenset(network.signals) - behind
 
-    def moved(self, s: Statement, t: int) -> Signal:
-        if s.out not in self._alike:
-            return super().moved(s, t)
+    def compute_change(self, s: Statement, t: int) -> Signal:
+        if s.out not in self._before_sums:
+            return super().compute_change(s, t)
         size = self._batch.bounds.get(("change", s.out))
-        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
+        return self.algebra.zeros(self.network.signals[s.out]) if size is None else self._make_bounded(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        if statement.out not in self._alike or x is not None:
+        if statement.out not in self._before_sums or x is not None:
             return super().part(statement, mode, which, t, x)
-        return self._seen(self._batch.part(statement, mode, which, t))
+        return self._select_own(self._batch.part(statement, mode, which, t))
 
-    def _over_all(self, network: Network, context: RunContext) -> BoundRun:
+    def _make_batch_run(self, network: Network, context: RunContext) -> BoundRun:
         return BoundRun(network, self.algebra, self.point, self.optimizer, context)
 
-    def settled(self) -> bool:
-        return self._batch.settled() and super().settled()
+    def find_fixed_point(self) -> bool:
+        return self._batch.find_fixed_point() and super().find_fixed_point()

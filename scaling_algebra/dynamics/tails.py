@@ -1,9 +1,10 @@
-"""The tails of a signal: the degree of the polynomial in Gaussians that its entries are, at most.
+"""The tails of signals: a bound on the degree of the polynomial in Gaussians that represents an entry.
 
-Sums over an index that grows are Gaussian, bounded functions have no tails, no function but exp grows faster than its
-argument or has slopes that are not bounded. e to the power of degree one has all moments, of degree two or more none
-for generic constants. A factor that does not vary along a summed index is as it was: v_i of sum_a U_ba u_a v_i.
-Read next: ``rules.py`` (asks it of what a softmax along an index that grows reads).
+``W x`` with an initial tensor W has degree 1, a product of two such signals degree 2. Sums over an index that grows are
+Gaussian. Bounded functions have no tails, and no function but exp grows faster than its argument or has an unbounded
+slope. exp of a signal of degree one has all moments, of degree two or more none for generic constants. A factor that
+does not vary along a summed index keeps its degree: v_i in sum_a U_ba u_a v_i.
+Read next: ``functions.py`` (uses it for the argument of exp, and of a softmax along an index that grows).
 """
 
 from __future__ import annotations
@@ -17,92 +18,101 @@ from scaling_algebra.spec.networks.language import Factor, Function, Network, Pr
 from scaling_algebra.spec.optimizers import OptimizerSpec
 
 STEEP = 16
-"""The degree of e to the power of a Gaussian: above all of which e to the power has a second moment."""
+"""Degree assigned to exp of a Gaussian; it exceeds the degree of everything whose exp has a second moment."""
 Monomial = frozenset[tuple[frozenset[str], int]]
-"""Independent factors: the indices that grow which one varies with, and its degree."""
+"""A product of independent factors, each as (growing indices along which it varies, degree)."""
 Monomials = frozenset[Monomial]
-"""What a signal is a sum of."""
+"""The terms of a signal."""
 PLAIN: Monomials = frozenset({Monomial()})
+"""A constant."""
 
 
 class Tails:
-    """Degrees of the signals of a run, each found once.
+    """Finds the degrees of the signals of a run, each once.
 
     Args:
-        grows: does what an index runs over grow?
+        network: the network.
+        optimizer: the optimizer.
+        grows: whether the axis of an index grows.
     """
 
     def __init__(self, network: Network, optimizer: OptimizerSpec, grows: Callable[[str], bool]) -> None:
         self._network, self._optimizer, self._grows = network, optimizer, grows
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
-    def initial(self, signal: str) -> int:
-        """The degree of a signal before training."""
-        return _degree(self._once("initial", signal, 0, self._initial))
+    def initial_degree(self, signal: str) -> int:
+        """Returns the degree of a signal before training."""
+        return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
-    def change(self, signal: str, t: int) -> int:
-        """The degree of the change of a signal after t updates.
+    def change_degree(self, signal: str, t: int) -> int:
+        """Returns the degree of the change of a signal after t updates.
 
-        Law: a change is along the gradient where nothing bounds a step, and a square that is summed over an index that
-        grows is its mean.
+        Law: if nothing bounds a step, a change is a multiple of the gradient, and a square that is summed over an index
+        that grows is replaced by its mean.
         """
-        return _degree(self._once("change", signal, t, self._change))
+        return _find_degree(self._compute_once("change", signal, t, self._change))
 
-    def _once(self, what: str, signal: str, t: int, compute: Callable[[str, int], Monomials]) -> Monomials:
+    def _compute_once(self, what: str, signal: str, t: int, compute: Callable[[str, int], Monomials]) -> Monomials:
         key = what, signal, t
         if key not in self._found:
             self._found[key] = compute(signal, t)
         return self._found[key]
 
-    def _read(self, what: str, x: Factor, t: int) -> Monomials:
-        """What a factor of an equation is, in its letters there."""
+    def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
+        """Returns the terms of a factor, with the indices that it has in an equation."""
         compute = {"initial": self._initial, "change": self._change}[what]
-        return _renamed(self._once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
+        return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
 
     def _initial(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of a signal before training."""
         s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
-            return self._one(indices, 1) if self._growing(indices) else PLAIN
-        if (own := self._of_function(s)) is not None:
+            return self._make_monomial(indices, 1) if self._select_growing(indices) else PLAIN
+        if (own := self._classify_function(s)) is not None:
             return own
-        read = [self._read("initial", x, 0) for x in s.inputs]
+        read = [self._read_factor("initial", x, 0) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*read)
-        return self._sum(s, indices, read) | self._tied(s, self.initial)
+        return self._multiply(s, indices, read) | self._find_tied_part(s, self.initial_degree)
 
     def _change(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of the change of a signal after t updates."""
         s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
-        if (own := self._of_function(s)) is not None:
+        if (own := self._classify_function(s)) is not None:
             return own
-        moved = [self._read("change", x, t) for x in s.inputs]
+        moved = [self._read_factor("change", x, t) for x in s.inputs]
         if not isinstance(s, Product):
             return frozenset[Monomial]().union(*moved)
-        first, changes = [self._read("initial", x, 0) for x in s.factors], PLAIN
+        first, changes = [self._read_factor("initial", x, 0) for x in s.factors], PLAIN
         for k, x in enumerate(s.factors):
             if self._network.producer(x.name):
-                changes |= self._sum(s, indices, [*first[:k], moved[k], *first[k + 1 :]], t)
+                changes |= self._multiply(s, indices, [*first[:k], moved[k], *first[k + 1 :]], t)
         if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
-            acted = [x for x, y in zip(first, s.factors, strict=True) if not self._growing(y.indices) - set(indices)]
-            gradient = self._once("gradient", signal, t, self._gradient)
-            changes |= frozenset(map(_product, product(gradient, *acted, *acted)))
-        return changes | self._tied(s, lambda x: self.change(x, t))
+            acted = [
+                x for x, y in zip(first, s.factors, strict=True) if not self._select_growing(y.indices) - set(indices)
+            ]
+            gradient = self._compute_once("gradient", signal, t, self._gradient)
+            changes |= frozenset(map(_multiply_monomials, product(gradient, *acted, *acted)))
+        return changes | self._find_tied_part(s, lambda x: self.change_degree(x, t))
 
     def _gradient(self, signal: str, t: int) -> Monomials:
+        """Returns the terms of the gradient at a signal after t updates."""
         paths = PLAIN
         for s, k in self._network.consumers(signal):
-            above = self._once("gradient", s.out, t, self._gradient)
+            above = self._compute_once("gradient", s.out, t, self._gradient)
             if isinstance(s, Function) and s.kind.steep:
-                above = self._one(self._network.signals[s.out], STEEP)
+                above = self._make_monomial(self._network.signals[s.out], STEEP)
             if isinstance(s, Product):
-                others = [above if j == k else self._read("initial", x, 0) for j, x in enumerate(s.factors)]
-                above = self._sum(s, s.factors[k].indices, others, t)
-            paths |= _renamed(above, s.inputs[k].indices, self._network.signals[signal])
+                others = [above if j == k else self._read_factor("initial", x, 0) for j, x in enumerate(s.factors)]
+                above = self._multiply(s, s.factors[k].indices, others, t)
+            paths |= _rename_indices(above, s.inputs[k].indices, self._network.signals[signal])
         return paths
 
-    def _tied(self, s: Product, degree: Callable[[str], int]) -> Monomials:
-        """The part of W^T W h along h, where a tensor acts on what it was a part of."""
+    def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
+        """Returns the part of W^T W h that is a multiple of h, if the tensor W acts on a signal that depends on W; else
+        no terms."""
         if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
         before, todo = set[str](), [x.name for x in s.factors]
@@ -111,47 +121,55 @@ class Tails:
                 before.add(x)
                 producer = self._network.producer(x)
                 todo += [y.name for y in producer.inputs] if producer else []
-        return self._one(self._network.signals[s.out], max(map(degree, before)))
+        return self._make_monomial(self._network.signals[s.out], max(map(degree, before)))
 
-    def _sum(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
-        """A product that sums the letters its output lacks; what a tensor learnt has a degree, too."""
-        tensor = [self._one(s.tensor.indices, min(t, 2))] if s.tensor else []
-        return frozenset(self._summed(_product(x), out) for x in product(*operands, *tensor))
+    def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
+        """Returns the terms of a product, which sums over the indices that ``out`` lacks. A trained tensor has a
+        degree, too."""
+        tensor = [self._make_monomial(s.tensor.indices, min(t, 2))] if s.tensor else []
+        return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
-    def _summed(self, x: Monomial, out: str) -> Monomial:
+    def _sum_indices(self, x: Monomial, out: str) -> Monomial:
+        """Returns a monomial after the sum over the indices that ``out`` lacks: factors that vary along them become one
+        Gaussian."""
         summed = {indices for indices, _ in x if not indices <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
-        return _product([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
+        return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
-    def _of_function(self, s: Statement) -> Monomials | None:
-        """Of a function whose values do not have the degree of its argument."""
+    def _classify_function(self, s: Statement) -> Monomials | None:
+        """Returns the terms of a function's values if their degree is not that of its argument; else None."""
         if not isinstance(s, Function):
             return None
         indices = self._network.signals[s.out]
         if s.source is None:
-            return self._one(indices, 1)
-        if s.kind.steep or (s.kind.kind == "softmax" and self._growing(s.over)):
-            return self._one(indices, STEEP)
+            return self._make_monomial(indices, 1)
+        if s.kind.steep or (s.kind.kind == "softmax" and self._select_growing(s.over)):
+            return self._make_monomial(indices, STEEP)
         return PLAIN if s.kind.bounded else None
 
-    def _one(self, indices: str, degree: int) -> Monomials:
-        return frozenset({frozenset({(self._growing(indices), degree)})})
+    def _make_monomial(self, indices: str, degree: int) -> Monomials:
+        """Returns a single term of the given degree that varies along the growing ones among some indices."""
+        return frozenset({frozenset({(self._select_growing(indices), degree)})})
 
-    def _growing(self, indices: str) -> frozenset[str]:
+    def _select_growing(self, indices: str) -> frozenset[str]:
+        """Returns the indices whose axis grows."""
         return frozenset(filter(self._grows, indices))
 
 
-def _degree(monomials: Monomials) -> int:
+def _find_degree(monomials: Monomials) -> int:
+    """Returns the largest degree of a signal's terms."""
     return max(sum(degree for _, degree in x) for x in monomials)
 
 
-def _product(factors: Iterable[Monomial]) -> Monomial:
+def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
+    """Returns the product of monomials; degrees of factors with the same indices add up, to ``STEEP`` at most."""
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
     return frozenset((indices, min(degree, STEEP)) for indices, degree in degrees.items())
 
 
-def _renamed(monomials: Monomials, old: str, new: str) -> Monomials:
+def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
+    """Returns the terms of a signal with renamed indices, ``old`` to ``new`` position by position."""
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

@@ -1,9 +1,9 @@
-"""Unrolls training exactly: forward, backward and update signals of a network at every step.
+"""The exact run of training: all signals of the forward pass, the backward pass and the updates, at every step.
 
-The backward pass is the derivative of the network, so no gradient is written by hand. A gradient of a tensor stays a
-product of the gradient at its output and of what it acted on, one product for every use of the tensor.
-Read next: ``rules.py`` (what each kind of statement does), ``quantities.py`` (the named parts), ``newton.py`` (which
-parameters make them Theta(1)).
+The backward pass is the derivative of the network, so no gradient is written by hand. The gradient of a tensor is kept
+as products (gradient at the output) * (input), one for each use of the tensor.
+Read next: ``rules.py`` (the effect of training on each kind of statement), ``quantities.py`` (named parts),
+``newton.py`` (which exponents make them Theta(1)).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
-from .alone import alone, by_loss
-from .norms import over
-from .rules import ENTRYWISE, rule
+from .alone import select_loss, vary_only
+from .norms import apply_divisor
+from .rules import ENTRYWISE, find_rule
 from .run import Modes, TrainingRun
 from .updates import DecayingSteps, TensorSteps
 
 
 class Trajectory(TrainingRun):
-    """All signals of a training run, computed on demand and kept: what ``quantities.Run`` says, of exponents."""
+    """The signals of a training run as exponents, computed on demand and cached. Implements ``quantities.Run``."""
 
     stepping: type[TensorSteps] = TensorSteps
     steps: TensorSteps
@@ -40,96 +40,99 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            return self.algebra.given(signal, self.network.signals[signal])  # the input, or a constant
+            return self.algebra.make_fixed_numbers(signal, self.network.signals[signal])  # an input or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
-        return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
+        return self.remember(
+            ("value", signal, t), f"{signal}@{t}", lambda: find_rule(statement).value(self, statement, t)
+        )
 
     def change(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
-            return self.algebra.nothing(self.network.signals[signal])
+            return self.algebra.zeros(self.network.signals[signal])
         key = ("change", signal, t)
-        return self.kept(key, f"{signal}.change@{t}", lambda: self.moved(statement, t))
+        return self.remember(key, f"{signal}.change@{t}", lambda: self.compute_change(statement, t))
 
-    def moved(self, statement: Statement, t: int) -> Signal:
-        return rule(statement).change(self, statement, t)
+    def compute_change(self, statement: Statement, t: int) -> Signal:
+        return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Part of the effective update of one tensor times one signal whose gradients came through one statement."""
+        """Returns the effective update of a tensor, times its initial input, restricted to gradients that came through
+        ``via``."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
-        x, indices = self.at(statement.factors[0], "initial", 0), self.network.signals[signal]
+        x, indices = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
         parts = []
-        for step in self.steps.of(statement.tensor.name, t):
-            alone = replace(step, gradient=self.steps.through(signal, step.step, via))
-            parts.append(self.products.applied([(statement.tensor, alone)], [], [x], indices))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(indices)
+        for step in self.steps.increments(statement.tensor.name, t):
+            alone = replace(step, gradient=self.steps.read_gradient_via(signal, step.step, via))
+            parts.append(self.products.apply_increments([(statement.tensor, alone)], [], [x], indices))
+        return self.algebra.add(parts) if parts else self.algebra.zeros(indices)
 
     def spread(self, function: Function, t: int) -> Signal:
-        function = self.own(function)
-        return self.algebra.centred(self.at(function.inputs[0], "value", t), function.over)
+        function = self.own_statement(function)
+        return self.algebra.subtract_mean(self.read_factor(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """A signal over the size of another one after t updates.
+        """Returns a signal divided by the size of the signal ``source`` after t updates.
 
         Raises:
             Exhausted: that size is not certified.
         """
         whole = self.value(source, t)
-        if not self.algebra.certified(whole):
+        if not self.algebra.is_certified(whole):
             raise Exhausted
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
+        return self.algebra.scale_by(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
-        return over(self, function, signal, t)
+        return apply_divisor(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
-        """The inner product of two signals over all indices but the expert's.
+        """Returns the inner product of two signals over all indices except that of the experts.
 
         Raises:
-            ValueError: they have other indices.
+            ValueError: the signals have different indices.
         """
         experts = "".join(x for x, axis in self.network.indices.items() if axis in EXPERTS)
         if set(left.indices) - set(experts) != set(right.indices) - set(experts):
-            raise ValueError("an inner product of signals with different indices")
+            raise ValueError("the signals of an inner product have different indices")
         kept = "".join(x for x in experts if x in left.indices + right.indices)
         return self.algebra.contract(left, right, kept)
 
-    def alone(self, changing: str, outside: Collection[str]) -> Trajectory:
-        run: Trajectory = alone(self, changing, outside)
+    def vary_only(self, changing: str, outside: Collection[str]) -> Trajectory:
+        run: Trajectory = vary_only(self, changing, outside)
         return run
 
-    def by(self, loss: str) -> Trajectory:
-        run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
+    def for_loss(self, loss: str) -> Trajectory:
+        run: Trajectory = self.ledger.remember((self.context.name, "by", loss), lambda: select_loss(self, loss))
         return run
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """The gradient of a loss beside the output at a signal, over the largest of that of the output in the first
-        updates.
+        """Returns the gradient of an auxiliary loss at a signal, divided by the largest gradient of the output there
+        during the first updates.
 
         Raises:
-            Exhausted: that size is not certified.
+            Exhausted: the size of the output's gradient is not certified.
         """
-        main, sizes = self.by(self.network.output), list[int]()
+        main, sizes = self.for_loss(self.network.output), list[int]()
         for k in range(max(t, HORIZON) + 1):
             size = self.context.certified(f"{gradient_name(self.network, signal)}.by-{self.network.output}", k)
             whole = main.gradient(signal, k) if size is None else None
-            if whole is not None and not whole.zero:
+            if whole is not None and not whole.is_zero:
                 size = self.algebra.rms(whole)
-                if size is None or not self.algebra.certified(whole):
+                if size is None or not self.algebra.is_certified(whole):
                     raise Exhausted
             sizes += [] if size is None else [size]
         if not sizes:
-            return self.algebra.nothing(self.network.signals[signal])
-        size = max(sizes, key=self.algebra.value)
-        return self.algebra.scaled(self.by(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
+            return self.algebra.zeros(self.network.signals[signal])
+        size = max(sizes, key=self.algebra.exponent)
+        return self.algebra.scale_by(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
-    def decaying(self) -> Trajectory:
-        """The same run, with weight decay as one more step of every tensor along itself."""
+    def relative_to_undecayed(self) -> Trajectory:
+        """Returns the same run, in which weight decay is one more increment of each tensor along its initial value."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
-        run = partial(_Decaying, self.network, self.algebra, self.point, self.optimizer, context)
-        return self.ledger.remembered((self.context.name, "decaying"), run)
+        run = partial(_DecayingTrajectory, self.network, self.algebra, self.point, self.optimizer, context)
+        return self.ledger.remember((self.context.name, "decaying"), run)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         modes = dict(modes or {})
@@ -138,7 +141,7 @@ class Trajectory(TrainingRun):
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
         kept = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
         name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
-        return self.kept(key, name, lambda: self._gradient(signal, t, modes, via))
+        return self.remember(key, name, lambda: self._gradient(signal, t, modes, via))
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self.steps.raw_gradient_size(role, t)
@@ -149,26 +152,27 @@ class Trajectory(TrainingRun):
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         indices = self.network.signals[signal]
         if mask := find_selection_inputs(self.network).get(signal):
-            return self.count(mask, indices, t)
+            return self.count_selections(mask, indices, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:
             return self.algebra.constant(indices)  # the output itself
         paths = []
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
-            passed = rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.algebra.relabelled(passed, s.inputs[k].indices, indices)
-            paths.append(self.named(path, f"through {s.out}"))
+            passed = find_rule(s).adjoint(self, s, k, above, t, modes)
+            path = self.algebra.rename_indices(passed, s.inputs[k].indices, indices)
+            paths.append(self.with_name(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
-    def count(self, mask: Function, indices: str, t: int) -> Signal:
-        """The count of tokens that a selection takes at every entry, less the mean: a buffer's steps follow it."""
-        chosen = self.algebra.tensor(ENTRYWISE.selected(self, mask, t), indices, 0)
-        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.indices else chosen
+    def count_selections(self, mask: Function, indices: str, t: int) -> Signal:
+        """Returns the number of tokens that select each entry, minus the mean; the steps of a balancing bias follow
+        it."""
+        chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), indices, 0)
+        return self.algebra.subtract_mean(chosen, mask.over) if mask.over in chosen.indices else chosen
 
 
-class _Decaying(Trajectory):
-    """A run with weight decay."""
+class _DecayingTrajectory(Trajectory):
+    """A trajectory in which weight decay is an increment of the tensor."""
 
     decays = True
     stepping = DecayingSteps

@@ -20,11 +20,11 @@ from scaling_algebra.spec.networks.language import Product
 
 @dataclass(frozen=True)
 class Alignment:
-    """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
+    """The alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
 
-    Forward, ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|``, where fan is the fan-in. Backward, with
-    the transposed map, the whole gradient in place of dx, and the fan-out. None if the fan does not grow, a factor is
-    exactly zero or a size is not certified.
+    Forward they are defined by ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|``, where fan is the
+    fan-in. Backward, the map is transposed, the gradient takes the place of x and dx, and fan is the fan-out. An
+    exponent is None if the fan does not grow, a factor is exactly zero, or a size is not certified.
 
     Attributes:
         role: the tensor of the map.
@@ -81,16 +81,16 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
         g = run.gradient(statement.out, t)
         back = source.indices + "".join(x for x in run.network.tensors[role].experts if x not in source.indices)
         signals = (
-            run.at(source, "value", t),
-            run.at(source, "change", t),
+            run.read_factor(source, "value", t),
+            run.read_factor(source, "change", t),
             g,
             run.part(statement, "update", "value", t),
             run.part(statement, "init", "change", t),
-            run.transposed(statement, 0, g, t, {role: "update"}, back),
-            run.transposed(statement, 0, g, t, {role: "init"}, back),
+            run.transpose_product(statement, 0, g, t, {role: "update"}, back),
+            run.transpose_product(statement, 0, g, t, {role: "init"}, back),
         )
-        certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
-        sizes = [None if size is None else run.algebra.value(size) for size in certified]
+        certified = [run.algebra.rms(s) if run.algebra.is_certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.exponent(size) for size in certified]
     x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
 
     def over(indices: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:

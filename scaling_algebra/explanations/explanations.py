@@ -14,9 +14,9 @@ from typing import Unpack
 from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.analysis import QUICKLY, Analysis
 from scaling_algebra.dynamics.brackets import UnknownSize
-from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities, parse_inner_product
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.solver.demands import Fixing
@@ -42,7 +42,7 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
 """Number of leading monomials that are spelled out if several have the same exponent."""
-BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
+BETWEEN = "the upper bound for all steps is attained in a run in which fewer tensors are trained"
 """The note on a size that no run of all tensors certifies."""
 
 
@@ -53,11 +53,12 @@ def explain(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[ConfigurationOptions],
 ) -> Explanation | SettingExplanation | Alignments:
-    """Explains why a quantity has its exponent, or what fixes a parameter.
+    """Explains why a quantity has its exponent, or what determines a parameter.
 
     Args:
-        what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update, by default 2), ``"<h2@0, h2@1>"``, or a parameter:
-            ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
+        what: a quantity such as ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default 2), an inner product such as
+            ``"<h2@0, h2@1>"``, a parameter such as ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"`` or
+            ``"aggregation"``, or ``"alignment"``.
         regime: as in ``derive``.
         optimizer: as in ``derive``.
         parameterization: as in ``derive``.
@@ -71,7 +72,7 @@ def explain(
 
     Raises:
         UsageError: there is no such quantity or parameter.
-        UnknownSize: the quantity, or the one that fixes the parameter, is undecided.
+        UnknownSize: the quantity, or the one that determines the parameter, is undecided.
         Infeasible: as ``derive``.
     """
     if not isinstance(what, str):
@@ -85,7 +86,7 @@ def explain(
         raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
     if known and setting not in SETTINGS:
         raise unknown_name_error("setting", setting, SETTINGS)
-    if setting in SETTINGS and not known and what not in quantities(asked.network):
+    if setting in SETTINGS and not known and what not in list_quantities(asked.network):
         raise asked.network.unknown("tensor", role)
     d = derive(asked)
     if what == "alignment":
@@ -94,11 +95,16 @@ def explain(
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
-            raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
+            raise UsageError(
+                f"{asked.network.name} has no multiplier; ask for a parameter of a tensor, such as {first}.lr"
+            )
         summed = {m for s in find_aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
-            raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")
+            raise UsageError(
+                f"explain {aggregation}: the network has several aggregations; ask for one of "
+                f"{', '.join([what, *more])}"
+            )
     if known or what in multipliers:
         return _setting(d, role, setting) if known else _setting(d, aggregation, what)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
@@ -106,7 +112,7 @@ def explain(
         step = limits.parse_update(text) if at else 0
     except ValueError as error:
         raise UsageError(f"cannot read the step in {what!r}: {error}; write QUANTITY@t with t = 0, 1, 2, ...") from None
-    steps = [HORIZON if t is None else t for _, t in inner_product(what)]
+    steps = [HORIZON if t is None else t for _, t in parse_inner_product(what)]
     name, t = (name, step) if at else (what, max(steps, default=HORIZON))
     return explain_quantity(d, d.analysis(), name, t)
 
@@ -120,12 +126,12 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
-    what, answer = quantity(look.table, name), look(name, t)
+    what, answer = find_quantity(look.table, name), look(name, t)
     if not answer.decided:
         raise UnknownSize(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
     if answer.exponent is None:
         zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
-        note = "no update has been made" if t == 0 else "every part holds a factor that is zero"
+        note = "no update has been made" if t == 0 else "every term has a factor that is exactly zero"
         note += f"; initialised to zero: {', '.join(zero)}" if zero else ""
         return Explanation(d, name, t, what.formula, None, note=note)
     try:
@@ -137,7 +143,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
         return replace(_explain_outer_product(d, run, what, t), assumes=answer.assumes)
     signal = what.read(run, t)
     assert isinstance(signal, Signal)
-    leading = run.algebra.leading(signal)
+    leading = run.algebra.find_leading(signal)
     terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
     return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading), assumes=answer.assumes)
 
@@ -150,14 +156,16 @@ def _explain_outer_product(d: Derivation, run: Trajectory, what: Quantity, t: in
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
-        parts = max(run.factors(role, t), key=lambda factors: run.products.entry(role, factors).packed or 0)
+        parts = max(
+            run.gradient_factors(role, t), key=lambda factors: run.products.measure_entry(role, factors).packed or 0
+        )
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         sizes = [(size.packed, step) for step, size in run.steps.update_sizes(role, t) if size.packed is not None]
         _, step = max(sizes, key=itemgetter(0))
         parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
-    terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)
+    terms = tuple(_term(d, algebra, s, algebra.find_leading(s)[0]) for s in parts)
     explanation = Explanation(d, what.name, t, formula, None, terms, True, constants, leading=1)
     return replace(explanation, exponent=explanation.total())
 
@@ -168,11 +176,12 @@ def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> Leadi
 
 
 def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tuple[Constant, ...]:
-    return tuple(Constant(x.label, d.scaling.size(algebra.form(x.size)), algebra.value(x.size)) for x in scalars)
+    return tuple(Constant(x.label, d.scaling.size(algebra.form(x.size)), algebra.exponent(x.size)) for x in scalars)
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains the condition that fixes a parameter, and the own number of a tensor that a module multiplies."""
+    """Explains what determines a parameter of a tensor. If the module multiplies the tensor, the number of the
+    tensor itself is explained as well."""
     found = _condition(d, role, setting)
     if setting not in SETTINGS or role not in d.network.multiplied:
         return found
@@ -182,7 +191,8 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains the condition that fixes a parameter, where its number includes the factor of the module."""
+    """Explains what determines a parameter, for the product of the tensor and the factor that the module multiplies
+    it by."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
@@ -208,15 +218,16 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
-    """Completes the explanation of a parameter that the layer-wise law gives.
+    """Completes the explanation of a parameter that comes from the layer-wise law instead of the solver.
 
-    Adds the demand on the parameter, and explains the first demanded quantity that is Theta(1) at the smallest budget.
+    It adds the demand on the parameter, and explains the first of its quantities that is found to be Theta(1) with the
+    smallest work budget.
     """
     demands = d.configuration.parameterization.list_demands(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
         for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
-            if (answer := look(x, t, SHORTLY)).decided and answer.exponent == 0:
+            if (answer := look(x, t, QUICKLY)).decided and answer.exponent == 0:
                 because = f"{found.because}; it meets {demand.label}"
                 return replace(found, because=because, behind=explain_quantity(d, look, x, t))
     return found
@@ -231,7 +242,7 @@ def _equation(fixing: Fixing) -> str:
 
 
 def _write_form(form: Form, without: str = "") -> str:
-    """Writes a form without one of its unknowns: ``M^-1 sigma_expert_out^2 lr_input``."""
+    """Writes a linear form as a product, without one of its unknowns: ``M^-1 sigma_expert_out^2 lr_input``."""
     parts = [str(form.power)] if form.power.terms else []
     parts += [name_symbol(x) if k == -1 else f"{name_symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
     return " ".join(parts) or "1"

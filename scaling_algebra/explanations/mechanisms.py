@@ -21,7 +21,13 @@ TITLES = {letter: said["title"] for letter, said in MECHANISMS.items()}
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism of a monomial: its key in the MSSP paper (A to D) or its name, and its evidence in the matching."""
+    """A mechanism that determines the size of a monomial.
+
+    Attributes:
+        `letter`: its symbol in the MSSP paper (A to D), or its name.
+        title: its title.
+        evidence: where the matching shows it.
+    """
 
     letter: str
     evidence: str
@@ -51,15 +57,18 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
         left = m.factors[pair.left]
         experts = [i for c in left.classes if (i := m.indices[c]).axis in EXPERTS]
         if not pair.where and all(not i.weight for i in experts):
-            at_work.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
+            at_work.append(Mechanism("Gram", f"{_show(m, pair)} is in no inner product of an update with its input"))
     if not at_work:
-        evidence = "matched factors meet over fixed indices only" if m.pairs else "no two factors are matched"
+        evidence = (
+            "the matched factors share only indices that do not grow" if m.pairs else "no two factors are matched"
+        )
         at_work.append(Mechanism("CLT", evidence))
     return list(dict.fromkeys(at_work))
 
 
 def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the inner products of rank-one updates with what they act on, each with the index classes it sums over."""
+    """Yields the inner products of rank-one updates with the signals they act on, each with the index classes it
+    sums over."""
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
         yield f"the update of {inner.tensor} meets its own {side} again", inner.classes
@@ -76,10 +85,10 @@ def _across_experts(m: MatchedMonomial, c: int) -> Mechanism:
         return Mechanism("shared", f"no factor depends on {index.name}")
     passing = [p for p in inside if any(m.indices[d].weight < 1 for d in m.factors[p.left].classes if d != c)]
     if passing:
-        return Mechanism("B", f"{_show(m, passing[0])} hands a vector on and leaves {index.name} untouched")
+        return Mechanism("B", f"{_show(m, passing[0])} passes a vector on and does not touch {index.name}")
     letter = "C" if any(p.where == "forward" for p in inside) else "D"
     first = next((p for p in inside if p.where == "forward"), inside[0])
-    return Mechanism(letter, f"{_show(m, first)} closes to a scalar and leaves {index.name} untouched")
+    return Mechanism(letter, f"{_show(m, first)} contracts to a scalar and does not touch {index.name}")
 
 
 def _show(m: MatchedMonomial, pair: Pair) -> str:

@@ -1,7 +1,8 @@
-"""Reconstructs the monomial of an exponent from a kernel of a signal.
+"""Reconstructs the monomial behind an exponent: the product of initial tensors that leads in a signal.
 
-Every signal records how it was made (``signals.Provenance``), and every product which matching made a kernel.
-Following these records back to the initial tensors gives one tensor network, whose half-weight sum is the exponent.
+The engine represents a signal by kernels, one for each Wick monomial. Every signal records how it was computed
+(``signals.Provenance``), and every product records which matching gave a kernel. Following these records back to the
+initial tensors gives one tensor network, whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.contracting import find_origin
-from scaling_algebra.counting.kernels import INDICATOR, Kernel, keep_marks
+from scaling_algebra.counting.kernels import INDICATOR, Kernel, keep_indicators
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import describe_axis
 from scaling_algebra.spec.powers import Power
@@ -188,7 +189,7 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     for tag, classes in net.inner:
         where, _, tensor = tag.partition(" ")
         inner.append(Inner(where, tensor, tuple(dict.fromkeys(map(net.root, classes)))))
-    sizes = [algebra.value(x.size) for x in net.scalars]
+    sizes = [algebra.exponent(x.size) for x in net.scalars]
     before = _network_before_matching(algebra, net)
     return MatchedMonomial(factors, net.pairs, net.scalars, sizes, inner, net.choices, index_of, opens, before)
 
@@ -256,7 +257,7 @@ class _Net:
         return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Returns the outer product of two monomials."""
+        """Returns the outer product of this monomial and another one."""
         shift, moved = len(self.indices), len(self.factors)
         return _Net(
             self.indices + other.indices,
@@ -271,7 +272,7 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Returns the unmatched factors as a kernel, and the positions of each."""
+        """Returns the kernel formed by the unmatched factors, and the positions of its factors in this monomial."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
@@ -279,7 +280,7 @@ class _Net:
         number = {c: k for k, c in enumerate(live)}
         position: dict[Leaf, list[int]] = {}
         marks = [leaf for leaf in free.values() if leaf[0].startswith(INDICATOR)]
-        for name, classes in keep_marks(marks, set(live)):
+        for name, classes in keep_indicators(marks, set(live)):
             position.setdefault((name, tuple(number[c] for c in classes)), []).append(-1)
         for k, (name, classes) in free.items():
             if not name.startswith(INDICATOR):
@@ -290,7 +291,8 @@ class _Net:
 
 
 class _Walk:
-    """Follows a kernel back to the initial tensors.
+    """Expands a kernel (one Wick monomial of a signal) into initial tensors, by following the records of the
+    computation.
 
     Attributes:
         algebra: the algebra of the run.
@@ -307,9 +309,9 @@ class _Walk:
         Raises:
             LookupError: the signal has no record of how it was made.
         """
-        step = s.made
+        step = s.origin
         if step is None:
-            raise LookupError(f"{s.name or 'a signal'} does not know how it was made")
+            raise LookupError(f"{s.name or 'a signal'} was computed without a record of its factors")
         if step.rule == "product":
             return self._product(s, k)
         if step.rule in ("tensor", "constant"):
@@ -317,29 +319,31 @@ class _Walk:
             scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in factors if s.terms[k]]
             return _Net(list(s.indices), [*each], [*each], [*each], factors, scalars=scalars)
         if step.rule == "sum":
-            chosen = next(j for j, part in enumerate(step.parts) if part.terms.get(k) == s.terms[k])
-            net = self.expand(step.parts[chosen], k)
-            if s.name and any(part.name for part in step.parts):  # powers of a function have no names
-                parts = tuple((part.name or "?", self._exponent(part)) for part in step.parts)
+            chosen = next(j for j, part in enumerate(step.operands) if part.terms.get(k) == s.terms[k])
+            net = self.expand(step.operands[chosen], k)
+            if s.name and any(part.name for part in step.operands):  # powers of a function have no names
+                parts = tuple((part.name or "?", self._exponent(part)) for part in step.operands)
                 net.choices.insert(0, Choice(s.name, parts, chosen))
             return net
-        (whole,) = step.parts
+        (whole,) = step.operands
         if step.rule == "restricted":
             at = next(n for n, x in enumerate(whole.indices) if x != s.indices[n])
             to = s.indices[at]
-            origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retype(c, at, to) == k)
+            origin = (
+                c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.replace_axis(c, at, to) == k
+            )
             net = self.expand(whole, next(origin))
             net.indices[net.root(net.opens[at])] = to
             return net
         if step.rule in ("doubted", "centred"):
-            k = next(c for c in whole.terms if k in (c, self.algebra.with_doubt(c)))
+            k = next(c for c in whole.terms if k in (c, self.algebra.mark_doubt(c)))
         net = self.expand(whole, k)
         net.scalars = [*step.scalars, *net.scalars]
         return net
 
     def _exponent(self, s: Signal) -> Fraction | None:
         size = self.algebra.rms(s)
-        return None if size is None else self.algebra.value(size)
+        return None if size is None else self.algebra.exponent(size)
 
     def _merge(self, net: _Net, c: int, d: int) -> None:
         """Merges two classes. An index over active experts takes precedence over one over all experts."""
@@ -350,8 +354,8 @@ class _Walk:
 
     def _product(self, s: Signal, k: int) -> _Net:
         """Expands a kernel of a product: its factors are expanded, contracted and matched."""
-        assert s.made is not None
-        a, b = s.made.parts
+        assert s.origin is not None
+        a, b = s.origin.operands
         ka, kb, matching = find_origin(self.algebra, s, k)
         left, right = self.expand(a, ka), self.expand(b, kb)
         kernel_a, at_a = left.kernel(self.algebra)
@@ -366,13 +370,13 @@ class _Walk:
             one, two = sorted((_root(net.joined, old), _root(net.joined, c)))
             net.joined[two] = one
         net.opens = [first[label] for label in contraction.out]
-        if s.made.tag:
-            net.inner.append((s.made.tag, [first[label] for label in contraction.summed]))
-        size, moved = len(kernel_a.types), len(left.factors)
+        if s.origin.tag:
+            net.inner.append((s.origin.tag, [first[label] for label in contraction.summed_labels]))
+        size, moved = len(kernel_a.class_axes), len(left.factors)
         for x, y in match.pairs:
             j = at_a[x].pop(0)
             i = at_b[y[0], tuple(c - size for c in y[1])].pop(0) + moved
             for c, d in zip(net.factors[j][1], net.factors[i][1], strict=True):
                 self._merge(net, c, d)
-            net.pairs.append(Pair(j, i, s.made.tag.partition(" ")[0]))
+            net.pairs.append(Pair(j, i, s.origin.tag.partition(" ")[0]))
         return net

@@ -1,7 +1,7 @@
-"""Finds obstacles to an answer: functions of a network without which its parameterization can be derived.
+"""Finds the functions of a network that prevent a certified answer, by deriving the parameterization without each.
 
-An omitted function is replaced by the identity. This makes another network: it shows where the difficulty of the
-original one lies, and is no answer for it.
+An omitted function is replaced by the identity. This gives another network: it shows where the difficulty of the
+original network lies, but is no answer for it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ def without(network: Network, names: Sequence[str]) -> Network:
         return network
     removable = [s.out for s in functions(network)]
     if not removable:
-        raise UsageError(f"{network.name} has no functions to leave out")
+        raise UsageError(f"{network.name} has no functions that --without could leave out")
     for name in names:
         if name not in removable:
-            raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(removable)}")
+            raise UsageError(
+                f"no function {name!r} to leave outthat --without could leave out; functions of {network.name}: "
+                f"{', '.join(removable)}"
+            )
     statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)
     name, title = (f"{x} without {', '.join(names)}" if x else "" for x in (network.name, network.title))
     return replace(network, name=name, title=title, statements=statements)

@@ -65,7 +65,7 @@ def obstacles(o: Obstacles) -> Document:
 
 
 def _why(left: Level | str) -> str:
-    """Returns the first undecided size, or the reason why nothing is derived; empty if all is certified."""
+    """Returns the first reason why the answer without a function is not certified; empty if it is."""
     return left if isinstance(left, str) else str(left.open[0]) if left.open else ""
 
 
@@ -98,7 +98,7 @@ def _explanation(e: Explanation, level: int = 1) -> list[Block]:
             for choice in e.choices
             for k, (name, size) in enumerate(choice.parts)
         ]
-        blocks += [Heading(f"sums on the way{first}", 2), Grid.of(("sum", "part", "size", ""), sums)]
+        blocks += [Heading(f"sums that lead to it{first}", 2), Grid.of(("sum", "part", "size", ""), sums)]
     if e.outer:
         factors: list[tuple[Piece, ...]] = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
         factors += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
@@ -139,7 +139,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 
 
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
-    """Shows the product of initial tensors before matching; typeset formulas use the symbols of the network."""
+    """Shows the product of initial tensors before its factors are matched, in the symbols of the network."""
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
@@ -163,14 +163,14 @@ def _symbol(term: LeadingTerm, k: int) -> str:
 
 def _weight(i: Index) -> str:
     if i.weight == 1:
-        return "1: coherent (LLN), nothing unmatched touches it"
+        return "1: coherent (LLN), no unmatched factor has this index"
     if i.weight > 0:
-        return f"1/2: random (CLT), touched by {', '.join(str(k + 1) for k in i.touched)}"
+        return f"1/2: random (CLT), index of the unmatched factors {', '.join(str(k + 1) for k in i.touched)}"
     return "0: open" if i.weight == 0 else f"{i.weight}: open and repeated"
 
 
 def _setting(s: SettingExplanation) -> list[Block]:
-    nothing = "no such setting" if s.name.endswith(".eps") else "0"
+    nothing = "the tensor has no such parameter" if s.name.endswith(".eps") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
     value = s.value if s.multiplied is None else s.own
     lines.append(("value: ", nothing if value is None else value))
@@ -183,7 +183,7 @@ def _setting(s: SettingExplanation) -> list[Block]:
         lines.append(("equation: ", formula(s.equation)))
     lines += [typeset(f"structure {line}") for line in s.structure]
     blocks: list[Block] = [Heading(literal(s.about)), Lines.of(typeset(s.reason)), Lines.of(*lines)]
-    return blocks + ([] if s.behind is None else [Heading("the quantity behind it", 2), *_explanation(s.behind, 2)])
+    return blocks + ([] if s.behind is None else [Heading("the quantity that fixes it", 2), *_explanation(s.behind, 2)])
 
 
 # records -------------------------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ from .monomials import Choice, MatchedMonomial
 
 @dataclass(frozen=True)
 class Constant:
-    """A deterministic factor of a monomial.
+    """A scalar factor of a monomial that is not random, such as a learning rate or the std of an initial tensor.
 
     Attributes:
-        label: what it is.
+        label: its description.
         power: its size as a power of the axes.
         exponent: its exponent of n.
     """
@@ -57,7 +57,7 @@ class LeadingTerm:
 
     @property
     def added(self) -> Power:
-        """The factor that the sums contribute, as a power of the axes."""
+        """The factor that the sums over indices contribute, as a power of the axes."""
         return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
 
     @property
@@ -93,11 +93,12 @@ class Explanation(Rendered):
         step: the number of updates.
         formula: the definition of the quantity.
         exponent: its exponent; None if it is exactly zero.
-        terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
-        outer: the quantity is an update or a raw gradient: the exponents of the terms and of ``constants`` add up.
-        constants: factors of an outer product.
+        terms: leading monomials of equal exponent; for an update or a raw gradient, one for each of its two vectors.
+        outer: whether the quantity is an outer product (an update or a raw gradient); its exponent is then the sum of
+            those of ``terms`` and ``constants``.
+        constants: scalar factors of an outer product.
         leading: the number of leading monomials; ``terms`` may have only some of them.
-        note: the reason why there are no terms: the quantity is zero, or no run of all tensors certifies it.
+        note: why there are no terms: the quantity is zero, or no run in which all tensors train certifies it.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -172,13 +173,14 @@ class SettingExplanation(Rendered):
     Attributes:
         derivation: the parameterization.
         name: the parameter, such as ``expert_out.lr``.
-        value: its power of the axes; None for zero init, or if there is no such setting.
+        value: its power of the axes; None for zero init, or if the tensor has no such parameter.
         because: the desideratum in words.
-        equation: the form that must be Theta(1), with the unknowns as symbols; empty if nothing was solved.
-        behind: the explanation of the quantity that fixes the parameter, at the solution; None if nothing was solved.
-        structure: structural choices that affect it.
+        equation: the product of sizes that must be Theta(1), with the parameters as symbols; empty if nothing was
+            solved.
+        behind: the explanation of the quantity that determines the parameter; None if nothing was solved.
+        structure: interventions that affect it.
         multiplied: the power that a module multiplies the tensor by.
-        own: the number of the tensor itself; all else is about the product of both.
+        own: the power of the tensor itself; all other attributes are about the product of both.
     """
 
     derivation: Derivation
@@ -197,7 +199,8 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The condition on the parameter: the size of the quantity without it, and the value that makes it Theta(1)."""
+        """The reason in words: the size of the quantity without the parameter, and the value of it that makes the
+        size Theta(1)."""
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
@@ -248,13 +251,13 @@ def _sums(m: MatchedMonomial) -> str:
         coherent(f"{factor.tensor} meets its own transpose", narrow)
     for c, index in list(left.items()):
         if index.weight == 1:
-            coherent("all experts push the same way" if index.axis in EXPERTS else "nothing random is left", [c])
+            coherent("all experts push the same way" if index.axis in EXPERTS else "no random factor remains", [c])
         else:
             names = dict.fromkeys(m.factors[k].tensor for k in index.touched)
             stay = "stays" if len(names) == 1 else "stay"
             phrases.append(f"{_and(names)} {stay} random over {index.text}, a random sum of size {index.gives}")
     if not phrases:
-        return "Nothing that grows is summed"
+        return "No growing index is summed"
     text = "; ".join(p if k == 1 else f"{p} ({k} times)" for p, k in Counter(phrases).items())
     return text if text.partition(" ")[0] in {f.tensor for f in m.factors} else _capital(text)
 

@@ -15,12 +15,12 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from scaling_algebra.counting.graded import Graded
+from scaling_algebra.counting.graded import GradedSignal
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
-from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
@@ -57,10 +57,10 @@ class FormulaTerm:
     """One monomial of a formula.
 
     Attributes:
-        form: powers of the axes and of the parameters.
-        beside: powers of the axes of the other monomials with the same parameters.
-        matched: the tensor network of the monomial with its matching; None for updates and raw gradients, which are
-            outer products.
+        form: its powers of the axes and of the parameters.
+        beside: powers of the axes of the other monomials with the same powers of the parameters.
+        matched: the product of initial tensors behind the monomial, with the matching of its factors; None for updates
+            and raw gradients, which are outer products.
     """
 
     form: Form
@@ -69,19 +69,19 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanisms of the matching."""
+        """The mechanisms that make the monomial as large as it is, from the matching of its factors."""
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
 @dataclass(frozen=True, repr=False)
 class Formula(Rendered):
-    """The order of a quantity after some updates, for every ray and every parameter.
+    """The size of a quantity after some updates, for every ray and all values of the parameters.
 
     Attributes:
-        of: network, optimizer and structure; which axes grow and which are fixed.
+        of: network, optimizer and structure, and which axes grow.
         quantity: the quantity whose root mean square this is.
         step: the number of updates.
-        terms: the monomials that lead somewhere; empty if the quantity is exactly zero.
+        terms: the monomials that are the largest one somewhere; empty if the quantity is exactly zero.
         slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
             with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
@@ -104,7 +104,8 @@ class Formula(Rendered):
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
-        """For each divisor ``v_ROLE_k`` the gradients of which it is the maximum, such as ``gW2@0``."""
+        """The divisors ``v_ROLE_k`` in the formula, each with the gradients of which it is the maximum, such as
+        ``gW2@0``."""
         gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
@@ -126,7 +127,7 @@ class Formula(Rendered):
     def outer(self) -> bool:
         """Whether the quantity is an update or a raw gradient; the formula is then the entry size of an outer
         product."""
-        return bool(quantity(quantities(self.of.network), self.quantity).tensor)
+        return bool(find_quantity(list_quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -139,30 +140,39 @@ class Formula(Rendered):
         return monomials[0] if len(monomials) == 1 else sympy.Max(*monomials, evaluate=False)
 
     def on(self, ray: Ray, point: Point) -> Fraction | None:
-        """Returns the exponent of n on a ray, at values of the unknowns; None for exactly zero.
+        """Returns the exponent of n on a ray, for given exponents of the parameters; None for exactly zero.
+
+        Args:
+            ray: the ray.
+            point: exponents of the parameters, and the tensors that start at zero or tied.
 
         Raises:
-            UsageError: the formula is not valid on the ray, a signal may exceed O(1) that must not, other tensors are
-                zero or tied at the point, or the formula or that of a divisor is incomplete.
+            UsageError: the formula is not valid on the ray; a signal that must be O(1) may exceed it; the point has
+                other zero or tied tensors than the formula; or the formula, or that of a divisor, is incomplete.
         """
         if ray["K"] != ray["M"]:
-            raise UsageError("this formula is for K = M: active experts grow as all experts do")
+            raise UsageError(f"this formula is valid for K = M only; on {ray} K grows more slowly than M")
         if grown := [axis for axis in self.of.fixed if ray[axis]]:
-            raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
+            raise UsageError(
+                f"this formula is for fixed {grown[0]}, but {grown[0]} grows on {ray}; use scalecalc signals there"
+            )
         if still := [axis for axis in self.averaged if not ray[axis]]:
-            raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
+            raise UsageError(
+                f"this formula assumes that {still[0]} grows, which it does not on {ray}; compute it with "
+                f"fixed=[{still[0]!r}]"
+            )
         zero = point.zero
         if (zero, point.tied) != (self.of.structure.zero, self.of.structure.tied):
-            raise UsageError(f"this formula is for {self.about}; the point has other tensors zero or tied")
+            raise UsageError(f"this formula is for {self.about}; the given parameters have other tensors zero or tied")
         look = Analysis(ray, point, self.of.optimizer, self.of.network)
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
                 continue
             bound = look(name, k, LEAD)
             if bound.unknown:
-                raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
+                raise UsageError(f"{name}@{k} is undecided on {ray}, but this formula is valid only while it is O(1)")
             if (size := bound.lead) is not None and size > 0:
-                raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
+                raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}, but this formula is valid only while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
         return self._on(ray, values, {})
@@ -172,9 +182,10 @@ class Formula(Rendered):
         return text([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Returns the region in which a monomial exceeds those with the same parameters.
+        """Returns the rays on which a monomial exceeds those with the same powers of the parameters.
 
-        The region is a tuple of inequalities such as ``N_e M >= N``; empty if it is everything.
+        Returns:
+            Inequalities such as ``N_e M >= N``; empty if there is no other such monomial, or it leads on every ray.
         """
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
@@ -198,7 +209,10 @@ class Formula(Rendered):
             divisors: cache of the exponents of divisors.
         """
         if not self.complete:
-            raise UsageError(f"{self.quantity}@{self.step} is known as a lower bound only, which has no exponent")
+            raise UsageError(
+                f"{self.quantity}@{self.step} is only known to be at least this formula, so that its exponent is "
+                "undecided; use scalecalc signals"
+            )
 
         def value(unknown: str) -> Fraction:
             if not unknown.startswith("v."):
@@ -217,7 +231,8 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """Returns the factor of a divisor beside the size of an entry: the root of the number of entries, or 1."""
+        """Returns the factor between a divisor and the size of an entry of the gradient: the root of the number of
+        entries for a matrix normaliser, otherwise 1."""
         return self.of.optimizer.entry_count_root(self.of.network, role)
 
 
@@ -257,7 +272,7 @@ def formula(
     if match is None:
         raise UsageError(f"cannot read the quantity {quote_value(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
-    quantity(quantities(net), name)
+    find_quantity(list_quantities(net), name)
     _check_covered(net, rule, name, t)
     return _formula(_search(net, rule, start, _check_fixed_axes(fixed, net)), name, t)
 
@@ -276,7 +291,9 @@ def read_structure(text: str, network: Network) -> Structure:
         if role.strip() not in network.tensors:
             raise network.unknown(f"tensor of {network.name}", role.strip())
         if kind == "tied" and not network.tensors[role.strip()].experts:
-            raise UsageError(f"cannot tie {role.strip()}: it has no expert index")
+            raise UsageError(
+                f"cannot tie {role.strip()} in the structure: the tensor has no expert index; leave it out"
+            )
         sets[kind].add(role.strip())
     return Structure(frozenset(sets["zero"]), frozenset(sets["tied"]))
 
@@ -296,7 +313,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
         if axis not in widths:
             raise unknown_name_error(f"axis of {network.name}", axis, widths)
     if given >= set(widths):
-        raise UsageError(f"nothing of {network.name} grows; fix less")
+        raise UsageError(f"no axis of {network.name} is left to grow; fix fewer axes")
     return given | {"L"} & set(network.axes.values())
 
 
@@ -311,19 +328,31 @@ def _check_covered(network: Network, optimizer: Optimizer, name: str, t: int) ->
     if divides:
         s = divides[0]
         raise UsageError(
-            f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument, which "
-            "no monomial does; ask for exponents on a ray (scalecalc signals)"
+            f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument and "
+            "is not a maximum of monomials; use scalecalc signals for exponents on one ray"
         )
     if optimizer.shape != "none":
-        raise UsageError(f"no formula for {optimizer.name}: the factor of a shape is a maximum; take muon")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its shape factor is a maximum over rows and columns; choose the "
+            "optimizer muon"
+        )
     if optimizer.constraint and not optimizer.relative:
-        raise UsageError(f"no formula for {optimizer.name}: its constraint compares the step with the weights")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its constraint rescales by the norm of the weights, which is not a "
+            "monomial; use scalecalc signals"
+        )
     if optimizer.relative:
-        raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
+        raise UsageError(
+            f"no formula for {optimizer.name}: its steps are relative to the size of the weights, which is not a "
+            "monomial; use scalecalc signals"
+        )
     if QUOTIENT in name:
-        raise UsageError(f"no formula for {name}: a quotient of maxima is none; ask for its parts")
+        raise UsageError(
+            f"no formula for {name}: a quotient of two maxima is not a maximum of monomials; ask for numerator and "
+            "denominator separately"
+        )
     if t > STEPS:
-        raise UsageError(f"the step is {t}; a formula reaches {STEPS} updates")
+        raise UsageError(f"the step is {t}; formulas are computed for at most {STEPS} updates")
 
 
 _search = lru_cache(maxsize=64)(FormulaSearch)
@@ -331,16 +360,17 @@ _search = lru_cache(maxsize=64)(FormulaSearch)
 
 @lru_cache(maxsize=512)
 def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
-    what = quantity(quantities(search.network), name)
+    what = find_quantity(list_quantities(search.network), name)
     try:
         maximum = search.forms(what, t)
     except BeyondPowerCounting as reason:
         raise UsageError(
-            f"{name}@{t}: undecided: {reason}; ask for its exponent on a ray (scalecalc signals)"
+            f"{name}@{t}: undecided: {reason}; use scalecalc signals for its exponent on one ray"
         ) from None
     except Exhausted:
         raise UsageError(
-            f"{name}@{t}: undecided: its monomials are too many for the budget; ask for a part of it, or a smaller step"
+            f"{name}@{t}: undecided: it has more monomials than the work limit allows; ask for a part of it, or for a "
+            "smaller step"
         ) from None
     forms = winning(maximum.forms, search.axes)
     terms = []
@@ -360,15 +390,26 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the tensor network of a monomial on a ray where it leads those with the same parameters."""
+    """Reconstructs the product of initial tensors behind a monomial, on a ray where the monomial leads.
+
+    Args:
+        search: computes sizes on rays.
+        what: the quantity.
+        t: number of updates.
+        form: the monomial.
+        beside: powers of the axes of the other monomials with the same powers of the parameters.
+
+    Returns:
+        The product with the matching of its factors; None for outer products.
+    """
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)
-    assert isinstance(signal, Graded)
-    for grade, part in signal.parts.items():
+    assert isinstance(signal, GradedSignal)
+    for grade, part in signal.by_grade.items():
         assert isinstance(part, Signal)
-        for k in run.forms.leading(part):
+        for k in run.forms.find_leading(part):
             size = part.terms[k] + run.forms.weight(k)
-            if run.forms.make_form(grade, size) == form:
+            if run.forms.to_form(grade, size) == form:
                 return monomial(run.forms, part, k)
     return None

@@ -1,9 +1,9 @@
-"""Sizes of signals at every parameter point at once: maxima of linear forms in the unknown b, c and alpha.
+"""GradeSizes of signals as functions of unknown parameters: maxima of linear forms in the unknown exponents b, c and alpha.
 
-A signal is split by the power of each unknown (its grade). All monomials of one grade scale alike when parameters
-change, so they can be pruned as safely as at one point; the union over grades is the complete max-plus form. If it is
-too large, a change that must be O(1) may be replaced by its size, a new unknown. The divisor of a step (Adam's
-normaliser) is a maximum itself, and also a new unknown.
+A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. These scale alike
+when parameters change, so a smaller one can be dropped as safely as at a single point; the union over grades is the
+complete maximum. If it has too many terms, a change that must be O(1) may be replaced by a new unknown for its size.
+The divisor of a step (Adam's normaliser) is a maximum itself, and is also represented by a new unknown.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split_grade
+from scaling_algebra.counting.graded import Bounds, FormAlgebra, GradeSizes, split_grade
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
+from scaling_algebra.dynamics.run import PLAIN, RunContext, name_unknowns
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.dynamics.updates import TensorSteps
 from scaling_algebra.spec.axes import Ray
@@ -25,44 +25,48 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, OptimizerSpec
 
 STEPS = 4
-"""Number of steps with a normaliser symbol of their own."""
+"""Number of steps for which the normaliser is an unknown of its own."""
 
 
 def size_of(signal: str) -> str:
-    """Returns the name of the unknown s of a signal whose later changes have the size n^-s."""
+    """Returns the name of the unknown s for the size n^-s of a signal's change after the first update."""
     return f"size.{signal}"
 
 
 def divisor(role: str, step: int) -> str:
-    """Returns the name of the unknown v of a tensor whose gradient is divided by n^-v at a step, counted from 0."""
+    """Returns the name of the unknown v for the normaliser n^-v by which a step divides the gradient of a tensor.
+
+    Args:
+        role: the tensor.
+        step: number of the step, counted from 0.
+    """
     return f"v.{role}.{step}"
 
 
 def form_algebra(
-    network: Network,
-    ray: Ray,
-    growing: frozenset[str] = frozenset(),
-    most: int | None = None,
+    network: Network, ray: Ray, growing: frozenset[str] = frozenset(), most: int | None = None
 ) -> FormAlgebra:
-    """Makes the algebra whose unknowns are those of a network, its divisors, and the sizes of its signals.
+    """Makes the algebra that computes sizes as linear forms in the unknowns of a network.
+
+    The unknowns are the exponents of its parameters, of the divisors of its steps, and of the sizes of its signals.
 
     Args:
         network: the network.
         ray: the ray.
         growing: axes whose indices are kept even if they do not grow on the ray.
-        most: maximum number of forms of a product.
+        most: maximum number of linear forms in one product.
     """
     indices = network.indices
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
-    names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
+    names = (*name_unknowns(network), *steps, *(size_of(x) for x in network.signals))
     kept = "".join(x for x, axis in indices.items() if axis in growing)
     return FormAlgebra(ray, indices, names, kept + tracked_indices(network), most, centred_axes(network))
 
 
 class _FormSteps(TensorSteps):
-    """Steps with unknown learning rates and divisors."""
+    """Updates of tensors whose learning rates and normalisers are unknowns."""
 
-    def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+    def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
         if self.optimizer.of(role).normalises:
             size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
@@ -71,13 +75,13 @@ class _FormSteps(TensorSteps):
 
 
 class FormTrajectory(Trajectory):
-    """Training with unknown b, c and alpha, and unknown divisors if the optimizer normalises.
+    """A training run with unknown exponents b, c and alpha and, if the optimizer normalises, unknown divisors.
 
     Args:
         network: the network.
-        algebra: the algebra of forms.
-        structure: the discrete choices.
-        sized: signals whose changes after the first update are represented by their size alone.
+        algebra: the algebra that represents sizes as linear forms.
+        structure: tensors that start at zero or are shared by all experts.
+        sized: signals whose changes after the first update are represented by an unknown for their size.
         optimizer: the optimizer.
         context: options of the run.
     """
@@ -97,25 +101,29 @@ class FormTrajectory(Trajectory):
         super().__init__(network, algebra, structure.point(network, {}), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """Raises Exhausted, since the quotient of two maxima of forms is no maximum of forms."""
+        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
         raise Exhausted
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """Raises Exhausted, since the quotient of two maxima of forms is no maximum of forms."""
+        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
         raise Exhausted
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Returns lower and upper bounds on a quantity as forms.
+        """Returns a lower and an upper bound on the exponent of a quantity, both as maxima of linear forms in the
+        unknowns.
 
         Raises:
-            Exhausted: there are too many forms for the remaining budget.
+            Exhausted: there are too many linear forms for the remaining work budget.
         """
         read = quantity.read(self, t)
         assert isinstance(read, Signal)
-        return self.forms.bounds(read)
+        return self.forms.bound_size(read)
 
-    def sizes(self, quantity: Quantity, t: int) -> Sizes:
-        """Returns the size of a quantity by grade; for an update or a gradient of a tensor the size of an entry.
+    def sizes(self, quantity: Quantity, t: int) -> GradeSizes:
+        """Returns lower and upper bounds on the size of a quantity, separately for each combination of unknowns
+        (grade).
+
+        For an update or a gradient of a tensor this is the size of one entry.
 
         Law: rms(u v) = rms(u) rms(v) if no index is summed.
 
@@ -124,10 +132,10 @@ class FormTrajectory(Trajectory):
         """
         role = quantity.tensor
         if not role:
-            return self.forms.sizes(quantity.read(self, t))
+            return self.forms.bound_grades(quantity.read(self, t))
         if quantity.name.startswith("g"):
-            return _largest(self._outer(role, factors) for factors in self.factors(role, t))
-        steps = self.steps.of(role, t)
+            return _largest(self._outer(role, factors) for factors in self.gradient_factors(role, t))
+        steps = self.steps.increments(role, t)
         return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
 
     def change(self, signal: str, t: int) -> Signal:
@@ -135,14 +143,14 @@ class FormTrajectory(Trajectory):
             return self.forms.bound_by_unknown(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
-    def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
-        sizes: Sizes = {0: (0, 0)}
-        for s in self.products.entries(role, factors):
-            sizes = _product(sizes, self.forms.sizes(s))
+    def _outer(self, role: str, factors: Sequence[Signal]) -> GradeSizes:
+        sizes: GradeSizes = {0: (0, 0)}
+        for s in self.products.expand_entries(role, factors):
+            sizes = _product(sizes, self.forms.bound_grades(s))
         return sizes
 
 
-def _product(a: Sizes, b: Sizes) -> Sizes:
+def _product(a: GradeSizes, b: GradeSizes) -> GradeSizes:
     return _largest(
         {g + h: (None if low_a is None or low_b is None else low_a + low_b, high_a + high_b)}
         for g, (low_a, high_a) in a.items()
@@ -150,13 +158,13 @@ def _product(a: Sizes, b: Sizes) -> Sizes:
     )
 
 
-def _times(sizes: Sizes, packed: int) -> Sizes:
+def _times(sizes: GradeSizes, packed: int) -> GradeSizes:
     grade, inner = split_grade(packed)
     return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
 
 
-def _largest(several: Iterable[Sizes]) -> Sizes:
-    largest: Sizes = {}
+def _largest(several: Iterable[GradeSizes]) -> GradeSizes:
+    largest: GradeSizes = {}
     for sizes in several:
         for g, (low, high) in sizes.items():
             least, most = largest.get(g, (None, high))

@@ -14,7 +14,7 @@ from .notation import maximum, monomial
 
 @document_of.register(Formula)
 def formula(f: Formula) -> Document:
-    """Makes the document: the formula, and the rays on which each monomial leads those with the same parameters."""
+    """Makes the document of a formula: the maximum, and the rays on which each of its monomials leads."""
     name = f"{f.quantity}@{f.step}"
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
@@ -26,7 +26,7 @@ def formula(f: Formula) -> Document:
 
 
 def record(f: Formula) -> dict[str, object]:
-    """Returns the JSON record."""
+    """Returns the JSON record of a formula."""
     terms = [
         {
             "axes": t.form.power,
@@ -54,7 +54,7 @@ def record(f: Formula) -> dict[str, object]:
 
 
 def _divisors(f: Formula) -> list[str]:
-    """Describes the divisors: ``v_input_0 = max(eps_input, gW1@0)``."""
+    """Lists the divisors of a formula with what they are the maximum of: ``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
     for name, gradients in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]
@@ -66,7 +66,7 @@ def _divisors(f: Formula) -> list[str]:
 
 
 def _notes(f: Formula) -> list[str]:
-    """Returns the assumptions of the formula, and whether it is complete."""
+    """Lists the assumptions of a formula, and says whether a monomial may be missing."""
     product = " ".join(f.of.axes)
     notes = ["K grows as M"] if "M" in f.of.axes else []
     notes += [f"{', '.join(sorted(f.of.fixed))} fixed"] if f.of.fixed else []
@@ -74,13 +74,13 @@ def _notes(f: Formula) -> list[str]:
     be = "is" if len(f.assumes) == 1 else "are"
     notes += [f"it holds while {', '.join(f.assumes)} {be} O(1)"] if f.assumes else []
     if f.complete:
-        notes.append("complete: no other monomial leads anywhere")
+        notes.append("complete: on every ray one of these monomials is the largest")
     else:
         notes.append(
             f"a lower bound: monomials may be missing; with the parameters shown they exceed it by at most "
             f"({product})^({f.slack})"
             if f.slack
-            else "a lower bound: monomials may be missing"
+            else "this is a lower bound: monomials may be missing"
         )
     return notes
 

@@ -1,4 +1,7 @@
-"""Finds all monomials of a size at every ray and parameter, by runs on rays with unknown parameters."""
+"""Finds all monomials in the size of a quantity, valid on every ray and for all parameters.
+
+Training is computed on several rays with unknown parameters, until no new monomial appears.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ from scaling_algebra.spec.powers import Form
 from .graded import FormTrajectory, form_algebra
 
 _RUNGS = (
-    Budget(Fraction(1, 2), work=5_000, total=40_000),
-    Budget(Fraction(1), work=20_000, total=60_000),
-    Budget(Fraction(2), work=50_000, total=200_000),
+    Budget(Fraction(1, 2), max_nodes=5_000, max_total_nodes=40_000),
+    Budget(Fraction(1), max_nodes=20_000, max_total_nodes=60_000),
+    Budget(Fraction(2), max_nodes=50_000, max_total_nodes=200_000),
 )
-_COARSE = Budget(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
+_COARSE = Budget(Fraction(1, 2), max_kernels=12, max_leaves=12, max_nodes=5_000, max_total_nodes=60_000)
 """`_RUNGS` are the budgets tried in turn until nothing is missing. If they take too much work, `_COARSE` keeps few
 kernels and bounds the rest.
 """
-_WHOLE = Budget(Fraction(1, 2), work=200_000, total=300_000, whole=True)
+_WHOLE = Budget(Fraction(1, 2), max_nodes=200_000, max_total_nodes=300_000, keeps_all=True)
 
 
 QUOTIENT = "normalised"
@@ -41,14 +44,14 @@ QUOTIENT = "normalised"
 
 
 class FormulaSearch:
-    """Sizes of one network with one optimizer, on all rays of its axes.
+    """Computes the size of quantities of a network with one optimizer, on all rays.
 
     Args:
         network: the network.
         optimizer: the optimizer.
-        structure: the discrete choices.
+        structure: tensors that start at zero or are shared by all experts.
         fixed: axes that do not grow.
-        sized: signals whose later changes are represented by their size alone.
+        sized: signals whose changes after the first update are represented by an unknown for their size.
     """
 
     def __init__(
@@ -85,11 +88,11 @@ class FormulaSearch:
         return best or self._forms(quantity, t, _COARSE)
 
     def run(self, rates: Vector, rung: Budget = _RUNGS[0]) -> FormTrajectory:
-        """Trains on a ray with unknown parameters."""
+        """Returns the training run on a ray with unknown parameters, computed with a work budget."""
         key = rates, rung
         if key not in self._runs:
             algebra = form_algebra(self.network, self.ray(rates), self.growing)
-            algebra.climb(rung)
+            algebra.set_budget(rung)
             context = RunContext(self.growing)
             self._runs[key] = FormTrajectory(
                 self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, context=context
@@ -97,7 +100,7 @@ class FormulaSearch:
         return self._runs[key]
 
     def ray(self, rates: Sequence[int]) -> Ray:
-        """Returns the ray along a direction."""
+        """Returns the ray with these integer rates of the axes that grow."""
         top = max(rates)
         return Ray({axis: Fraction(x, top) for axis, x in zip(self.axes, rates, strict=True)})
 
@@ -117,28 +120,29 @@ class FormulaSearch:
             sizes = run.sizes(quantity, t)
         largest = {}
         for grade, (low, high) in sizes.items():
-            upper = run.forms.make_form(grade, high)
-            lower = None if low is None else run.forms.make_form(grade, low)
-            largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.value(high)
+            upper = run.forms.to_form(grade, high)
+            lower = None if low is None else run.forms.to_form(grade, low)
+            largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.exponent(high)
         return largest
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects the bound of a size on a ray that counts as a monomial: the lower one."""
+        """Selects which of the two bounds on a size counts as a monomial: here the lower one, which is attained."""
         return lower
 
 
 class UpperBounds(FormulaSearch):
-    """Forms that bound a size from above on every ray.
+    """Upper bounds on the sizes of quantities that are valid on every ray.
 
-    The later changes of some signals are represented by their size alone, an unknown of its own (``graded.size_of``).
+    The changes of some signals after the first update are represented by an unknown for their size
+    (``graded.size_of``).
 
-    Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
-    bound of a product is one such function (of the bounds in ``bound_product``, an operator norm never exceeds
+    Law: the engine bounds sizes by sums and maxima of linear functions of the rates. Nothing is dropped, and the bound
+    of a product is one such function (of the bounds in ``bound_product``, an operator norm never exceeds
     Cauchy-Schwarz). So the bound is convex, and its values at corners bound it everywhere.
     """
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Returns the sizes of monomials, and upper bounds on all, after t updates.
+        """Returns the monomials whose sizes are known, and upper bounds that cover all monomials, after t updates.
 
         Raises:
             Exhausted: there are too many.
@@ -148,7 +152,7 @@ class UpperBounds(FormulaSearch):
 
     @cached_property
     def _exact(self) -> set[Form]:
-        """Upper bounds that are the size of a monomial on some ray."""
+        """The upper bounds that are attained by a monomial on some ray."""
         return set()
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
@@ -158,7 +162,7 @@ class UpperBounds(FormulaSearch):
 
 
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
-    """Selects the forms that exceed all others at some ray and some value of every unknown.
+    """Selects the linear forms that exceed all others on some ray for some values of the unknowns.
 
     Law: one query of linear real arithmetic for each form; z3 decides it exactly.
     """

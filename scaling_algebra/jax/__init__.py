@@ -1,6 +1,7 @@
-"""A plan of a model of JAX, as pytrees: init std, learning rate, epsilon and decay of every leaf.
+"""Plans for JAX models, returned as pytrees: init std, learning rate, epsilon and weight decay of every leaf.
 
-Its jaxpr is run in torch, call by call, so that what reads modules of torch reads it. Needs the extra ``[jax]``.
+The model's jaxpr is executed in torch, one call at a time, so that the reader of torch modules can trace it. Requires
+the extra ``[jax]``.
 """
 
 from scaling_algebra.errors import missing_package_error

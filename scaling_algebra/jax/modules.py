@@ -1,6 +1,6 @@
-"""A model of JAX as a module of torch that runs its jaxpr: ``torch_build``.
+"""Wraps a JAX model as a torch module that executes the model's jaxpr: ``torch_build``.
 
-Read next: ``program.py`` (how the jaxpr is run), ``plans.py`` (what a plan of it is as pytrees).
+Read next: ``program.py`` (how the jaxpr is executed), ``plans.py`` (plans as pytrees).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .program import Inliner, Program
 Build = Callable[[Mapping[str, int]], Any]
 GIVE = "return (init, apply, x): init(key) makes the parameters, and apply(parameters, x) gives the output"
 TOLERANCE = 1e-5
-"""Relative difference of the outputs of the torch calls and of JAX."""
+"""Maximum relative difference between the output of the torch calls and that of JAX."""
 MOST = 3 * 10**7
-"""Parameters from which on they have shapes alone."""
+"""Number of parameters above which a module is built with shapes only, on the meta device."""
 
 
 @dataclass(frozen=True)
 class JaxModel:
-    """What ``build`` returns at some sizes.
+    """A JAX model at given sizes, as the user's ``build`` returns it.
 
     Attributes:
-        init: makes the parameters from a key.
-        apply: gives the output.
-        inputs: what one call takes beside the parameters.
-        names: of every leaf, in the order of the pytree.
-        tree: the structure of the pytree.
-        shapes: of the leaves.
+        init: returns the pytree of parameters for a random key.
+        apply: returns the output for parameters and inputs.
+        inputs: inputs of one call, without the parameters.
+        names: name of every leaf, in the order of the pytree.
+        tree: structure of the pytree.
+        shapes: shape and dtype of every leaf.
     """
 
     init: Callable[[Any], Any]
@@ -49,15 +49,16 @@ class JaxModel:
     shapes: tuple[Any, ...]
 
     def make_tree(self, leaves: Sequence[Any]) -> Any:
-        """Return the pytree with these leaves."""
+        """Assemble a pytree from values for its leaves."""
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
 def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
-    """What ``build`` returns at some sizes, with the names of the leaves.
+    """Call the user's ``build`` at given sizes, and name the leaves of its parameters.
 
     Raises:
-        UsageError: it is no (init, apply, x), its code fails, or a leaf holds no floats.
+        UsageError: the result is not a tuple (init, apply, x), the user's code fails, or a leaf is not an array of
+            floats.
     """
     if not callable(build):
         raise UsageError(f"build is {quote_value(build)}; give a function of sizes: {GIVE}")
@@ -70,7 +71,7 @@ def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
         abstract = jax.eval_shape(init, jax.random.key(0))
     paths, tree = jax.tree_util.tree_flatten_with_path(abstract)
     if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
-        raise UsageError(f"{odd[0]} holds no floats; let init return what trains alone")
+        raise UsageError(f"{odd[0]} is not an array of floats; let init return trainable parameters only")
     names = [name_of(path) for path, _ in paths]
     numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 is as blocks.0 of torch
     apart = len({*numbered}) == len(names) and not any(a.startswith(f"{b}.") for a in numbered for b in numbered)
@@ -78,15 +79,17 @@ def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
 
 
 def name_of(path: Any) -> str:
-    """Return the keys of a leaf, joined by dots."""
+    """Return the name of a leaf: the keys of its path in the pytree, joined by dots."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "parameters"
 
 
 class JaxModule(nn.Module):
-    """The leaves as parameters by their names, and the torch calls of the jaxpr.
+    """A torch module with the leaves of a JAX model as named parameters; ``forward`` executes the jaxpr.
 
     Args:
-        values: of the leaves; without them the parameters are on meta.
+        model: the JAX model.
+        program: its jaxpr as a list of torch calls.
+        values: values of the leaves; if None, the parameters are on the meta device.
     """
 
     def __init__(self, model: JaxModel, program: Program, values: Sequence[Any] | None) -> None:
@@ -114,21 +117,26 @@ class JaxModule(nn.Module):
 
 
 def parts_of(program: Program, leaf: int, name: str, whole: Any) -> list[tuple[int, str, Any]]:
-    """Return number, name and value of a leaf; or of each slice, where the layers of a scan alone read it."""
+    """Return (number, name, value) of the torch parameters for one leaf.
+
+    This is the whole leaf, or one slice for each layer if only the layers of a scan read it.
+    """
     if leaf not in program.layers:
         return [(leaf, name, whole)]
     return [(number, f"{name}.{k}", whole[k]) for k, number in enumerate(program.layers[leaf])]
 
 
 def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, tuple[Tensor, ...]]]:
-    """Return a function of sizes that builds the module of torch and its input, for ``scaling_algebra.plan``,
-    ``check_model`` and ``scalecalc list --model``.
+    """Convert a ``build`` function for JAX into one for torch.
+
+    The result takes sizes and returns a torch module with its input. ``scaling_algebra.plan``, ``check_model`` and
+    ``scalecalc list --model`` accept it.
 
     Args:
-        build: returns (init, apply, x) at sizes.
+        build: a function of sizes that returns (init, apply, x).
 
     Raises:
-        UsageError: when it is called: a primitive without a rule, or torch gives another output than JAX.
+        UsageError: when the result is called: a JAX primitive is not supported, or the outputs of torch and JAX differ.
     """
     programs: dict[str, Program] = {}
 
@@ -143,10 +151,10 @@ def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, 
 
 
 def program_of(model: JaxModel) -> Program:
-    """Return the torch calls of a model, from its jaxpr in float64.
+    """Convert a model to torch calls, by way of its jaxpr in float64.
 
     Raises:
-        UsageError: ``apply`` fails, gives no floats, or has a primitive without a rule.
+        UsageError: ``apply`` fails, does not return floats, or uses a JAX primitive that is not supported.
     """
     floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
     with jax.enable_x64(True):
@@ -159,16 +167,18 @@ def program_of(model: JaxModel) -> Program:
 
 
 def widen_input(x: Any) -> Any:
-    """Return an input in float64 where it holds floats."""
+    """Convert an input of floats to float64; leave any other input unchanged."""
     array = np.asarray(x)
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 
 
 def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Tensor, ...]]:
-    """Build the module of a model, and its input; check that it gives what JAX gives, unless it is on meta or large.
+    """Build the torch module of a model, and its input, and compare its output with that of JAX.
+
+    The comparison is omitted on the meta device and for models of more than ``MOST`` parameters.
 
     Raises:
-        UsageError: it does not, or its output is not finite.
+        UsageError: the outputs differ, or the output of JAX is not finite.
     """
     many = sum(prod(x.shape) for x in model.shapes) > MOST
     if many or torch.get_default_device().type == "meta":
@@ -185,6 +195,6 @@ def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Te
     with torch.no_grad():
         found = module(*inputs).double().numpy()
     if found.shape != true.shape or not np.allclose(found, true, TOLERANCE, TOLERANCE * np.abs(true).max()):
-        off = "another shape" if found.shape != true.shape else f"{np.abs(found - true).max():.2g} off"
-        raise UsageError(f"apply: the torch calls of its jaxpr give {off}, and not the output of JAX; report the model")
+        off = "of another shape, different" if found.shape != true.shape else f"{np.abs(found - true).max():.2g} away"
+        raise UsageError(f"the output of apply in torch is {off}from the output of JAX (please report)")
     return module, inputs

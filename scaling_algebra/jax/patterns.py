@@ -1,7 +1,8 @@
-"""Steps that torch has a name for, recognised in the primitives that JAX writes them in: ``Patterns``.
+"""Recognises functions of torch in sequences of JAX primitives: ``Patterns``.
 
-A softmax, a mean, a variance and an embedding are recognised by their primitives; a function of one tensor, entry by
-entry, by its values. That they are the same, the output of the whole model shows. Read next: ``program.py``.
+JAX writes a softmax, a mean, a variance or an embedding as several primitives; these sequences are recognised by their
+form. An elementwise function of one tensor is recognised by its values. The output of the whole model is compared
+afterwards, which shows that the replacements are right. Read next: ``program.py``.
 """
 
 from __future__ import annotations
@@ -21,20 +22,27 @@ from scaling_algebra.errors import UsageError
 from .primitives import ENTRYWISE, FUNCTIONS, RULES, Params
 
 GRID = torch.linspace(-10, 10, 81, dtype=torch.float64)
-"""Arguments at which functions of one tensor are compared."""
+"""Points at which elementwise functions are evaluated to recognise them."""
 KNOWN = torch.stack([f(GRID) for f in FUNCTIONS.values()])
-"""The values there of the functions that torch has a name for."""
+"""Values at ``GRID`` of the elementwise functions in ``FUNCTIONS``."""
 ALIKE = 1e-6
-"""Difference of values up to which a function is one of those, per unit of its arguments; JAX rounds the numbers
-in it to float32."""
+"""Tolerance for the values of a recognised function, per unit of its argument: JAX rounds constants in functions to
+float32."""
 DEPTH = 12
-"""Tensors behind a value of which it is tried as a function."""
+"""Maximum number of preceding tensors of which a value is tried as an elementwise function."""
 RESHAPES = ("broadcast_in_dim", "reshape", "convert_element_type", "copy", "stop_gradient", "squeeze", "expand_dims")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a row of the table: the numbers of the values that it gets and gives."""
+    """One torch call of a program.
+
+    Attributes:
+        name: name of a primitive or function in the table ``RULES``.
+        params: its parameters.
+        inputs: numbers of the values that it reads.
+        outputs: numbers of the values that it returns.
+    """
 
     name: str
     params: Params
@@ -47,13 +55,15 @@ Call = tuple[str, Params, Sequence[int]]
 
 @dataclass
 class Patterns:
-    """The steps so far, in which patterns are looked up.
+    """The calls recorded so far, and the patterns that are searched in them.
+
+    Every value has a number, which is the key of the mappings below.
 
     Attributes:
-        constants: tensors and numbers of Python, by number.
-        shapes: of all values, as JAX has them.
-        made: the step that makes a value.
-        functions: of a value its values at ``GRID``, as a function of tensors behind it.
+        constants: tensors and Python numbers that depend on neither parameters nor inputs.
+        shapes: the shape of every value in JAX.
+        made: the call that returns a value.
+        functions: for a value, its values at ``GRID`` as a function of each preceding tensor of which it is one.
     """
 
     constants: dict[int, Any] = field(default_factory=dict)
@@ -62,14 +72,18 @@ class Patterns:
     functions: dict[int, dict[int, Tensor]] = field(default_factory=dict)
 
     def find_uniform(self, number: int) -> float | None:
-        """Return the value that all entries of a constant have; None where there is none."""
+        """Return the common value of all entries of a constant; None for any other value."""
         x = self.constants.get(number)
         if not isinstance(x, Tensor) or not x.numel() or x.is_complex() or not bool((x == x.flatten()[0]).all()):
             return None
         return float(x.flatten()[0])
 
     def find_gained_norm(self, inputs: Sequence[int]) -> tuple[int, int, int] | None:
-        """Return x, r and w of a product x (r w), with r the inverse root of a norm, to multiply first."""
+        """Recognise a normalised signal ``x * (r * w)`` with gain w, where r is the reciprocal root of its mean square.
+
+        Returns:
+            The numbers of x, r and w, so that x and r can be multiplied first; None if the product has another form.
+        """
         for x, factor in (inputs, inputs[::-1]):
             product = self.made.get(factor)
             for r, w in permutations(product.inputs) if product is not None and product.name == "mul" else ():
@@ -78,7 +92,7 @@ class Patterns:
         return None
 
     def find_identity(self, name: str, inputs: Sequence[int], shape: tuple[int, ...]) -> int | None:
-        """Return the input that a step leaves as it is."""
+        """Return the input that a call returns unchanged, such as x in ``x + 0``; None if there is none."""
         if name == "select_n" and len(inputs) == 3:
             chosen = self.find_uniform(inputs[0])
             if chosen is None and self._wraps(inputs):
@@ -93,19 +107,19 @@ class Patterns:
         return None
 
     def _wraps(self, inputs: Sequence[int]) -> bool:
-        """Return whether a choice is that of an index or, below zero, of the index from the end."""
+        """Test whether a selection implements negative indexing: ``where(i < 0, i + n, i)``."""
         condition, moved = self.made.get(inputs[0]), self.made.get(inputs[2])
         below = condition is not None and condition.name == "lt" and condition.inputs[0] == inputs[1]
         return below and moved is not None and moved.name == "add" and moved.inputs[0] == inputs[1]
 
     def find_maker(self, number: int, name: str) -> Step | None:
-        """Return the step of a name that makes a value, perhaps laid out in another way since."""
+        """Return the call that made a value, ignoring later reshapes, if it has the given name; otherwise None."""
         while (step := self.made.get(number)) is not None and step.name in RESHAPES:
             number = step.inputs[0]
         return step if step is not None and step.name == name else None
 
     def find_named(self, name: str, params: Params, inputs: Sequence[int]) -> Call | None:
-        """Return a step as the mean, variance or softmax that it ends."""
+        """Recognise a call as the last step of a mean, a variance or a softmax; None if it is none of these."""
         if name in ("div", "mul") and (n := self.find_uniform(inputs[1])):
             total = self.find_maker(inputs[0], "reduce_sum")
             if total is not None and total.outputs[0] == inputs[0]:
@@ -126,7 +140,8 @@ class Patterns:
         return None
 
     def find_softmax(self, scores: int, axes: tuple[int, ...]) -> Call | None:
-        """Return exponentials over their sum as a softmax, of scores from which their largest may have been taken."""
+        """Recognise a softmax: exponentials divided by their sum, where the maximum may have been subtracted from
+        the scores."""
         centred = self.made.get(scores)
         if centred is not None and centred.name == "sub":
             largest = self.find_maker(centred.inputs[1], "reduce_max")
@@ -135,7 +150,7 @@ class Patterns:
         return ("softmax", {"axis": axes[0]}, [scores]) if len(axes) == 1 else None
 
     def find_variance(self, squares: int, square: int) -> Call | None:
-        """Return a mean of squares less the square of the mean as a variance."""
+        """Recognise a variance written as the mean of squares minus the squared mean."""
         mean_square, factor = self.made.get(squares), self.made.get(square)
         if mean_square is None or factor is None or mean_square.name != "mean" or len({*factor.inputs}) > 1:
             return None
@@ -148,21 +163,24 @@ class Patterns:
         return "variance", mean.params, mean.inputs
 
     def find_taken(self, params: Params, inputs: Sequence[int]) -> tuple[str, Params, list[int]]:
-        """Return a gather as whole entries along one dimension, which ``x[ids]`` and ``jnp.take`` take.
+        """Convert a gather of whole entries along one dimension, as ``x[ids]`` and ``jnp.take`` write it, to a
+        ``take``.
 
         Raises:
-            UsageError: it is another one.
+            UsageError: the gather has another form.
         """
         how, shape = params["dimension_numbers"], self.shapes[inputs[0]]
         along, sizes = how.start_index_map, params["slice_sizes"]
         if how.operand_batching_dims or len(along) != 1 or how.collapsed_slice_dims != along:
-            raise UsageError("apply: a gather that is neither x[ids] nor jnp.take is not read")
+            raise UsageError("apply: this form of jax.lax.gather is not supported; write x[ids] or jnp.take")
         (axis,) = along
         if any(n != m for d, (n, m) in enumerate(zip(shape, sizes, strict=True)) if d != axis):
-            raise UsageError("apply: a gather of parts of entries is not read; slice first")
+            raise UsageError("apply: a gather that also slices the entries is not supported; slice the array first")
         lead = len(self.shapes[inputs[1]]) - 1
         if how.offset_dims != (*range(axis), *range(axis + lead, lead + len(shape) - 1)):
-            raise UsageError("apply: a gather that puts what it takes elsewhere is not read; transpose after it")
+            raise UsageError(
+                "apply: a gather that also permutes dimensions is not supported; transpose its result instead"
+            )
         ids, whole = inputs[1], self.shapes[inputs[1]]
         while (step := self.made.get(ids)) is not None and step.name in RESHAPES:
             if prod(self.shapes[step.inputs[0]]) != prod(whole):
@@ -173,7 +191,7 @@ class Patterns:
         return "take", {"axis": axis, "last": last}, [inputs[0], ids]
 
     def find_function(self, name: str, params: Params, inputs: Sequence[int], out: int) -> Call | None:
-        """Return a step as a function of torch of a tensor behind it, recognised by its values."""
+        """Recognise a call as the last step of an elementwise torch function of a preceding tensor, by its values."""
         numbers = {k: self.find_uniform(k) for k in inputs}
         signals = [k for k, x in numbers.items() if x is None]
         if name not in ENTRYWISE or any(self.shapes[k] != self.shapes[out] for k in signals):

@@ -1,6 +1,6 @@
-"""The numbers of a model of JAX as pytrees: ``plan``.
+"""Plans for JAX models, with the numbers as pytrees: ``plan``.
 
-Read next: ``modules.py`` (the model as a module of torch, which is planned).
+Read next: ``modules.py`` (wraps the model as a torch module, which is planned).
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from .modules import Build, JaxModel, model_at, parts_of, program_of, torch_buil
 
 
 def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> JaxPlan:
-    """Compute the numbers of every leaf of a model of JAX.
+    """Compute init std, learning rate, epsilon and weight decay of every leaf of a JAX model.
 
     Args:
-        build: a function of sizes that returns (init, apply, x): ``init(key)`` returns the pytree of parameters,
-            ``apply(parameters, x)`` the output. More inputs follow x.
-        base, target: sizes, as for ``scaling_algebra.plan``.
-        given: for ``scaling_algebra.plan``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer``, ``fold``, ...
+        build: a function of sizes that returns (init, apply, x): ``init(key)`` returns the pytree of parameters, and
+            ``apply(parameters, x)`` the output. Further inputs may follow x.
+        base: sizes of the tuned model, as for ``scaling_algebra.plan``.
+        target: sizes of the model to be trained.
+        given: further arguments of ``scaling_algebra.plan``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer``,
+            ``fold``, ...
 
     Raises:
-        UsageError: a primitive without a rule, control flow that depends on values, or what the plan raises.
+        UsageError: a JAX primitive is not supported, control flow depends on values, or as ``scaling_algebra.plan``.
     """
     model = model_at(build, read_sizes(target, "target"))
     program = program_of(model)
@@ -48,12 +50,12 @@ def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> 
 
 @dataclass(frozen=True, repr=False)
 class JaxPlan(Rendered):
-    """Every leaf of a model with its numbers.
+    """The numbers of every leaf of a JAX model.
 
     Attributes:
-        plan: that of the module of torch which runs the jaxpr.
-        model: at the target.
-        names: of every leaf its name there, or of every slice of it, where it is a stack of layers.
+        plan: the plan of the torch module that executes the model.
+        model: the model at the target sizes.
+        names: for each leaf, the names of its parameters in the torch module: one, or one for each layer of a stack.
     """
 
     plan: Plan
@@ -65,47 +67,59 @@ class JaxPlan(Rendered):
         return [[(e, self.plan.groups[e.group]) for e in map(self.plan.__getitem__, names)] for names in self.names]
 
     def _tree(self, number: Callable[[ParameterGroup], Any], what: str) -> Any:
-        """Return a pytree with a number of every leaf.
+        """Return a pytree with one number for each leaf.
+
+        Args:
+            number: returns the number of a parameter group.
+            what: name of the number, for the message.
 
         Raises:
-            UsageError: slices of a leaf differ in it.
+            UsageError: the layers of a stacked leaf need different numbers.
         """
         values = []
         for leaf in self._leaves:
             found = {number(group) for _, group in leaf}
             if len(found) > 1:
-                raise UsageError(f"{leaf[0][0].name}: layers of one stack differ in {what}; scan over those alike")
+                raise UsageError(
+                    f"{leaf[0][0].name}: the layers of this stack need different values of {what}; stack only layers "
+                    "with equal shapes and roles"
+                )
             values.append(found.pop())
         return self.model.make_tree(values)
 
     @property
     def std(self) -> Any:
-        """The standard deviation that ``init`` draws with, by leaf; 0 where it draws none."""
+        """Init std of every leaf, which ``init`` draws with; 0 for a leaf that is not drawn."""
         return self._tree(lambda group: group.std, "std")
 
     @property
     def lr(self) -> Any:
-        """The learning rate, by leaf."""
+        """Learning rate of every leaf."""
         return self._tree(lambda group: group.numbers["lr"], "lr")
 
     @property
     def eps(self) -> Any:
-        """The epsilon of Adam, by leaf; None where the optimizer has none."""
+        """Adam's epsilon of every leaf; None if the optimizer has no epsilon."""
         return self._tree(lambda group: group.numbers.get("eps"), "eps")
 
     @property
     def decay(self) -> Any:
-        """The weight decay, by leaf; 0 where none was tuned."""
+        """Weight decay of every leaf; 0 if none was tuned."""
         return self._tree(lambda group: group.numbers.get("weight_decay", 0.0), "decay")
 
     @property
     def labels(self) -> Any:
-        """The name of the group, by leaf."""
+        """Name of the parameter group of every leaf."""
         return self._tree(lambda group: group.name, "group")
 
     def init(self, key: Any) -> Any:
-        """Draw the parameters at the target with the std of their group, from a key of ``jax.random``. What starts
-        alike, or is no draw of one law that is centred at zero, is as ``init`` of the model makes it.
+        """Draw the parameters at the target sizes with the planned init stds.
+
+        Leaves that the model initialises with equal entries, or not by random draws around zero, keep the values that
+        the model's own ``init`` returns.
+
+        Args:
+            key: a key of ``jax.random``.
 
         Raises:
             UsageError: no std was given at the base.
@@ -122,14 +136,15 @@ class JaxPlan(Rendered):
         return self.model.make_tree(leaves)
 
     def optax_transformation(self, base_optimizer: Callable[..., Any]) -> Any:
-        """Return one transformation of ``optax`` for all leaves.
+        """Build one ``optax`` transformation that trains all leaves with their planned numbers.
 
         Args:
-            base_optimizer: makes the transformation of a group from ``learning_rate``, and from ``eps`` and
-                ``weight_decay``, where it takes them: ``optax.adamw``, or a function that calls it with a schedule.
+            base_optimizer: ``optax.adamw``, or a function that calls it with a schedule. It is called once for each
+                parameter group with ``learning_rate`` and, if it accepts them, ``eps`` and ``weight_decay``.
 
         Raises:
-            UsageError: it takes no epsilon or decay, and the plan has one; or two optimizers train the model.
+            UsageError: the plan has an epsilon or decay that ``base_optimizer`` does not accept, or uses two
+                optimizers.
         """
         try:
             import optax
@@ -137,7 +152,10 @@ class JaxPlan(Rendered):
             raise missing_package_error("optax_transformation", str(error.name), "jax") from None
 
         if len(self.plan.optimizers) > 1:
-            raise UsageError(f"{' and '.join(self.plan.optimizers)} train this model; give plan one optimizer")
+            raise UsageError(
+                f"the plan uses {' and '.join(self.plan.optimizers)}, and optax_transformation takes one optimizer; "
+                "choose one in plan(optimizer=...)"
+            )
         taken = signature(base_optimizer).parameters
         every = any(x.kind is Parameter.VAR_KEYWORD for x in taken.values())
         made = {}
@@ -146,7 +164,9 @@ class JaxPlan(Rendered):
             lacking = [what for what in numbers if not every and what not in taken]
             if lost := [what for what in lacking if numbers[what]]:
                 called = getattr(base_optimizer, "__name__", type(base_optimizer).__name__)
-                raise UsageError(f"{called} takes no {lost[0]}, and {name} has one; give an optimizer that takes it")
+                raise UsageError(
+                    f"{called} has no argument {lost[0]}, which the plan sets for {name}; give an optimizer that has it"
+                )
             made[name] = base_optimizer(**{what: x for what, x in numbers.items() if what not in lacking})
         return optax.multi_transform(made, self.labels)
 
@@ -156,11 +176,11 @@ class JaxPlan(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How far the powers are shown to hold."""
+        """How much of the powers is proved."""
         return self.plan.level
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of a frame, as those of a plan of torch."""
+        """Return the rows of a data frame, as for a plan of a torch module."""
         return self.plan.as_rows()
 
     def __str__(self) -> str:
@@ -168,7 +188,7 @@ class JaxPlan(Rendered):
 
 
 def _draw_leaf(start: Any, key: Any, entry: Entry, group: ParameterGroup) -> Any:
-    """Draw a leaf, or a slice of one."""
+    """Draw the initial values of a leaf, or of one layer of it; values that the plan keeps are returned unchanged."""
     if entry.kept or (entry.fill is not None and not entry.parts):
         return start
     for part, std in group.stds.items():

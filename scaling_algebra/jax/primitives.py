@@ -1,7 +1,7 @@
-"""The primitives of JAX as torch calls: one table, a row for each. A row added is a primitive supported.
+"""JAX primitives as torch calls: the table ``RULES``. To support another primitive, add a row.
 
-A row gets the parameters of the equation and its operands. Sizes are those of the operands, because a top-K may be run
-with all entries. Read next: ``program.py``.
+A rule is called with the parameters of the jaxpr equation and with its operands. It takes sizes from the operands,
+since a top-K may be traced with all entries selected. Read next: ``program.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rule = Callable[..., Any]
 
 
 def contract(params: Params, a: Tensor, b: Tensor) -> Tensor:
-    """Return dot_general: batch dimensions first, then those of each operand that stay."""
+    """Compute dot_general: batch dimensions come first, then the remaining dimensions of each operand."""
     (summed_a, summed_b), (batch_a, batch_b) = params["dimension_numbers"]
     indices = iter(ascii_letters)
     of_a = [next(indices) for _ in range(a.dim())]
@@ -33,7 +33,7 @@ def contract(params: Params, a: Tensor, b: Tensor) -> Tensor:
 
 
 def broadcast(params: Params, x: Tensor) -> Tensor:
-    """Apply broadcast_in_dim: new dimensions, and those of one entry repeated."""
+    """Compute broadcast_in_dim: insert dimensions, and repeat those of size 1."""
     shape, places = params["shape"], params["broadcast_dimensions"]
     if x.dim() == 0:
         return x.expand(tuple(shape))
@@ -46,9 +46,11 @@ def broadcast(params: Params, x: Tensor) -> Tensor:
 
 
 def reshape(params: Params, x: Tensor) -> Tensor:
-    """Apply reshape; dimensions of one entry come and go."""
+    """Compute reshape; it may also insert or remove dimensions of size 1."""
     if params["dimensions"] is not None:
-        raise UsageError("apply: a reshape that also transposes is not read; write both")
+        raise UsageError(
+            "apply: a reshape that also permutes dimensions is not supported; write a transpose and a reshape"
+        )
     sizes = tuple(params["new_sizes"])
     if [n for n in sizes if n != 1] != [n for n in x.shape if n != 1]:
         return x.reshape(sizes)
@@ -56,7 +58,7 @@ def reshape(params: Params, x: Tensor) -> Tensor:
 
 
 def larger(params: Params, a: Any, b: Any) -> Tensor:
-    """Return max; with a number, a limit from below."""
+    """Compute the elementwise maximum of two tensors, or of a tensor and a number."""
     x, limit = (b, a) if isinstance(b, Tensor) else (a, b)
     if isinstance(limit, Tensor):
         return torch.maximum(x, limit)
@@ -64,13 +66,13 @@ def larger(params: Params, a: Any, b: Any) -> Tensor:
 
 
 def smaller(params: Params, a: Any, b: Any) -> Tensor:
-    """Return min; with a number, a limit from above."""
+    """Compute the elementwise minimum of two tensors, or of a tensor and a number."""
     x, limit = (b, a) if isinstance(b, Tensor) else (a, b)
     return torch.minimum(x, limit) if isinstance(limit, Tensor) else x.clamp(max=limit)
 
 
 def cast(params: Params, x: Tensor) -> Tensor:
-    """Apply convert_element_type; all floats are of float64."""
+    """Convert the dtype (convert_element_type). All floating-point values are in float64 here."""
     kind = params["new_dtype"].kind
     if kind == "b":
         return x != 0 if x.dtype is not torch.bool else x
@@ -80,14 +82,14 @@ def cast(params: Params, x: Tensor) -> Tensor:
 
 
 def choose(params: Params, which: Tensor, *cases: Tensor) -> Tensor:
-    """Return select_n of two."""
+    """Compute select_n between two tensors, which is ``torch.where``."""
     if len(cases) != 2 or which.dtype is not torch.bool:
-        raise UsageError("apply: select_n between more than two is not read; write jnp.where")
+        raise UsageError("apply: select_n between more than two arrays is not supported; write jnp.where")
     return torch.where(which, cases[1], cases[0])
 
 
 def take(params: Params, x: Tensor, ids: Tensor) -> Tensor:
-    """Take whole entries along a dimension."""
+    """Select whole entries along one dimension by an index tensor, as an embedding does."""
     ids, axis = ids[..., 0] if params["last"] else ids, params["axis"]
     if axis == 0 and x.dim() == 2 and ids.dim():
         return F.embedding(ids, x)
@@ -95,14 +97,14 @@ def take(params: Params, x: Tensor, ids: Tensor) -> Tensor:
 
 
 def take_slice(params: Params, x: Tensor) -> Tensor:
-    """Take a slice; dimensions that it leaves whole stay as they are."""
+    """Compute slice. Dimensions that are not cut are left as they are."""
     strides = params["strides"] or (1,) * x.dim()
     bounds = zip(params["start_indices"], params["limit_indices"], strides, x.shape, strict=True)
     return x[tuple(slice(None) if (a, b, s) == (0, n, 1) else slice(a, b, s) for a, b, s, n in bounds)]
 
 
 def take_dynamic_slice(params: Params, x: Tensor, *starts: Any) -> Tensor:
-    """Take a dynamic_slice, which starts at places that are known."""
+    """Compute dynamic_slice, for start positions that are known constants."""
     sizes = params["slice_sizes"]
     limits = [max(0, min(int(a), m - n)) for a, n, m in zip(starts, sizes, x.shape, strict=True)]
     return x[tuple(slice(a, a + n) if n != m else slice(None) for a, n, m in zip(limits, sizes, x.shape, strict=True))]
@@ -113,7 +115,7 @@ def stack(params: Params, *parts: Tensor) -> Tensor:
 
 
 def make_iota(params: Params) -> Tensor:
-    """Return iota: the place along a dimension."""
+    """Compute iota: each entry is its position along one dimension."""
     shape, d = tuple(params["shape"]), params["dimension"]
     floats = params["dtype"].kind == "f"
     line = torch.arange(shape[d], dtype=torch.float64 if floats else torch.int64)
@@ -125,7 +127,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu": F.gelu, "leaky_relu": F.leaky_relu, "elu": F.elu,
     "mish": F.mish, "log_sigmoid": F.logsigmoid, "selu": F.selu,
 }  # fmt: skip
-"""Functions of one tensor, entry by entry, that torch has a name for."""
+"""Elementwise functions of one tensor that torch provides under one name."""
 ENTRYWISE: dict[str, Rule] = {
     "add": lambda p, a, b: a + b, "add_any": lambda p, a, b: a + b, "sub": lambda p, a, b: a - b,
     "mul": lambda p, a, b: a * b, "div": lambda p, a, b: a / b, "neg": lambda p, x: -x, "max": larger, "min": smaller,

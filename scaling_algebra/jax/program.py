@@ -1,8 +1,8 @@
-"""A jaxpr as a list of torch calls: ``Program``, and ``Inliner``, which makes it of all that the jaxpr calls.
+"""Converts a jaxpr to a list of torch calls: ``Program``, and ``Inliner``, which also expands nested jaxprs.
 
-Values are known by number. What depends on no parameter and no input is computed once, while the jaxpr is inlined; what
-the output does not need is not run. Read next: ``primitives.py`` (a row for each primitive), ``patterns.py`` (what
-torch has a name for), ``modules.py`` (who runs it).
+Every value has a number. Whatever depends on neither parameters nor inputs is computed once, during the conversion;
+calls that the output does not need are dropped. Read next: ``primitives.py`` (the torch call of each primitive),
+``patterns.py`` (recognises functions of torch), ``modules.py`` (executes the program).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .patterns import Patterns, Step
 from .primitives import ENTRYWISE, RULES, Params
 
 INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-"""Where a primitive keeps the jaxpr that it calls."""
+"""Parameters in which a primitive may store a nested jaxpr."""
 
 
 @dataclass
 class Program:
-    """The steps from leaves and inputs to the output.
+    """The torch calls that compute the output from leaves and inputs.
 
     Attributes:
-        leaves: the numbers of the leaves, in order.
-        inputs: those of the inputs.
-        output: that of the output.
-        layers: of a leaf that is read by the layers of a scan alone, the numbers of its slices.
-        steps: what is run, in order.
-        constants: tensors and numbers of Python, by number.
+        leaves: numbers of the leaves, in order.
+        inputs: numbers of the inputs, in order.
+        output: number of the output.
+        layers: for a leaf that only the layers of a scan read, the numbers of its slices.
+        steps: the calls, in execution order.
+        constants: tensors and Python numbers, by number.
     """
 
     leaves: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Program:
     constants: dict[int, Any] = field(default_factory=dict)
 
     def run(self, leaves: Mapping[int, Tensor], inputs: Sequence[Tensor]) -> Tensor:
-        """Return the output."""
+        """Execute the calls and return the output."""
         values: dict[int, Any] = {**self.constants, **leaves, **dict(zip(self.inputs, inputs, strict=True))}
         for step in self.steps:
             values.update(
@@ -57,20 +57,20 @@ class Program:
 
 
 def call_rule(name: str, params: Params, inputs: Sequence[Any]) -> Sequence[Tensor]:
-    """Return the results of a row of the table."""
+    """Call the rule of a primitive and return its results as a sequence."""
     made = RULES[name](params, *inputs)
     return made if isinstance(made, list | tuple) else [made]
 
 
 class Inliner(Patterns):
-    """Inlines a jaxpr into a program.
+    """Converts a closed jaxpr to a ``Program``.
 
     Args:
-        closed: made at the shapes of all leaves and inputs.
-        leaves: how many of its arguments are leaves; the others are inputs.
+        closed: the jaxpr, traced with the shapes of all leaves and inputs.
+        leaves: number of its arguments that are leaves; the remaining ones are inputs.
 
     Raises:
-        UsageError: a primitive without a rule, or control flow that depends on values.
+        UsageError: a JAX primitive is not supported, or control flow depends on values.
     """
 
     def __init__(self, closed: Any, leaves: int) -> None:
@@ -82,18 +82,18 @@ class Inliner(Patterns):
         self.steps: list[Step] = []
         outs = self.inline(closed.jaxpr, [self.add_constant(x) for x in closed.consts], given)
         if len(outs) != 1:
-            raise UsageError(f"apply returns {len(outs)} arrays; return one, the output of the model")
+            raise UsageError(f"apply returns {len(outs)} arrays; return only the output of the model")
         self.program.output = outs[0]
         self.program.steps = [*self.find_needed()]
 
     def add_value(self, shape: Sequence[int]) -> int:
-        """Return the number of a new value."""
+        """Register a new value of this shape and return its number."""
         number = next(self.numbers)
         self.shapes[number] = tuple(map(int, shape))
         return number
 
     def add_constant(self, value: Any) -> int:
-        """Return the number of an array that depends on nothing."""
+        """Register a constant array and return its number."""
         array = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         number = self.add_value(array.shape)
         self.constants[number] = array.double() if array.is_floating_point() else array
@@ -102,7 +102,7 @@ class Inliner(Patterns):
     # jaxprs in jaxprs -------------------------------------------------------------------------------------------
 
     def inline(self, jaxpr: Any, constants: Sequence[int], arguments: Sequence[int]) -> list[int]:
-        """Return the results of a jaxpr."""
+        """Convert all equations of a jaxpr and return the numbers of its results."""
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
 
         def number(x: Any) -> int:
@@ -114,29 +114,33 @@ class Inliner(Patterns):
         return [number(x) for x in jaxpr.outvars]
 
     def inline_closed(self, inner: Any, arguments: Sequence[int]) -> list[int]:
-        """Return the results of a jaxpr that brings its constants, or has none."""
+        """Convert a nested jaxpr, with or without constants of its own, and return the numbers of its results."""
         held = getattr(inner, "consts", ())
         return self.inline(getattr(inner, "jaxpr", inner), [self.add_constant(x) for x in held], arguments)
 
     def add_equation(self, equation: Any, inputs: list[int]) -> list[int]:
-        """Return the results of an equation."""
+        """Convert one equation of a jaxpr and return the numbers of its results."""
         name, params = equation.primitive.name, equation.params
         if name == "scan":
             return self.unroll_scan(params, inputs)
         if name == "cond" and (chosen := self.find_uniform(inputs[0])) is not None:
             return self.inline_closed(params["branches"][int(chosen)], inputs[1:])
         if name in ("cond", "while"):
-            raise UsageError(f"apply: {name} depends on values, so no equation says it; write jnp.where or lax.scan")
+            raise UsageError(
+                f"apply: {name} is control flow that depends on values, which cannot be traced; write jnp.where or "
+                "lax.scan"
+            )
         if inner := next((params[key] for key in INNER if key in params), None):
             return self.inline_closed(inner, inputs)
         if name == "gather":
             name, params, inputs = self.find_taken(params, inputs)
         if name not in RULES:
-            raise UsageError(f"apply: the primitive {name} of JAX has no rule; write it in others")
+            raise UsageError(f"apply: the JAX primitive {name} is not supported; express it by other functions")
         return self.add_step(name, params, inputs, [x.aval.shape for x in equation.outvars])
 
     def unroll_scan(self, params: Params, inputs: list[int]) -> list[int]:
-        """Return the carry and the stacked results of a scan, layer by layer."""
+        """Convert a scan by repeating its body for every layer; return the numbers of the carry and of the stacked
+        results."""
         held, carried, length = params["num_consts"], params["num_carry"], params["length"]
         constants, carry, over = inputs[:held], inputs[held : held + carried], inputs[held + carried :]
         rows: list[list[int]] = []
@@ -149,7 +153,7 @@ class Inliner(Patterns):
         return carry + [self.add_step("stack", {}, x, [(length, *self.shapes[x[0]])])[0] for x in stacks]
 
     def take_layer(self, number: int, k: int) -> int:
-        """Return the slice of a stack; once, however many scans read it."""
+        """Return the number of one slice of a stacked value. All scans that read the slice share it."""
         if (number, k) not in self.slices:
             (made,) = self.add_step("layer", {"at": k}, [number], [self.shapes[number][1:]])
             self.slices[number, k] = made
@@ -158,7 +162,8 @@ class Inliner(Patterns):
     # steps ------------------------------------------------------------------------------------------------------
 
     def add_step(self, name: str, params: Params, inputs: Sequence[int], shapes: Sequence[Sequence[int]]) -> list[int]:
-        """Return the results of a step, perhaps by another call that has a name in torch."""
+        """Append a call, replaced by a torch function if it completes a known pattern, and return the numbers of its
+        results."""
         if all(k in self.constants for k in inputs):
             made = call_rule(name, params, [self.constants[k] for k in inputs])
             return [self.add_constant(x.contiguous()) for x in made]
@@ -179,7 +184,8 @@ class Inliner(Patterns):
         return outputs
 
     def make_number(self, number: int) -> int:
-        """Return a constant whose entries are all alike as a number of Python, which broadcasts; else what is given."""
+        """Replace a constant with equal entries by a Python number, which broadcasts; leave any other value
+        unchanged."""
         if self.find_uniform(number) is None:
             return number
         out = self.add_value(())
@@ -187,7 +193,7 @@ class Inliner(Patterns):
         return out
 
     def find_needed(self) -> Iterator[Step]:
-        """Yield the steps that the output needs; leaves that layers of scans alone read become their slices."""
+        """Yield the calls that the output needs. A leaf that only layers of scans read is replaced by its slices."""
         needed, kept = {self.program.output}, []
         for step in reversed(self.steps):
             if not needed.isdisjoint(step.outputs):

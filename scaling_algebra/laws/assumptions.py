@@ -116,7 +116,7 @@ class Windows(Rendered):
             blocks.append(Lines.of(literal(", ".join(laws))))
         if self.core:
             put = compose_definitions(self.define, self.given)
-            blocks.append(Lines.of("no size of anything meets these together:"))
+            blocks.append(Lines.of("no exponents satisfy all of these assumptions:"))
             rows = [_format_row(a, put) for a in self.assumed if a.name in self.core]
             blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
         else:
@@ -127,7 +127,7 @@ class Windows(Rendered):
             rows = [[literal(d.name), literal(str(m)), *_format_ends(w, grows)[::2], literal(d.source) or None]
                     for d in self.define for m, w in [self.defined[d.name]]]  # fmt: skip
             blocks.append(Grid.of(["defined", "is", "from", "to", "source"], rows))
-        note = f"exponents of {grows}; constants and powers of logarithms do not count"
+        note = f"all numbers are exponents of {grows}; constants and powers of logarithms are ignored"
         blocks.append(Lines.of(literal(note), listed=True))
         return Document(tuple(blocks), {f.name: getattr(self, f.name) for f in fields(self) if f.name != "system"})
 
@@ -162,7 +162,10 @@ def find_windows(
     for q, law in given.items():
         check_names("quantity to set", [q], sorted(quantities - {grows}))
         if q in law.quantities or law.quantities & given.keys():
-            raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
+            raise UsageError(
+                f"the value of {q}, {law}, contains a quantity that is given, too; write it in quantities that are "
+                "not given"
+            )
     put = compose_definitions(define, given)
     rows = [replace(a.relation.substitute(put), text=a.name) for a in assumed]
     for m, where in [*((m, row.text) for row in rows for m in row.terms), *((put[d.name], d.name) for d in define)]:
@@ -170,7 +173,7 @@ def find_windows(
     check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     system = GrowthSystem(rows, grows)
     if both := {p for row in rows for p in row.parameters} & {q for row in rows for q in row.quantities}:
-        raise UsageError(f"{min(both)} is a quantity and stands in an exponent; give one another name")
+        raise UsageError(f"{min(both)} is the name of a quantity and of a parameter in an exponent; rename one of them")
     core = system.core() or system.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for m, d in ((put[d.name], d) for d in define):

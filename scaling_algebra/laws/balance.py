@@ -27,7 +27,10 @@ LONG = 12
 
 @dataclass(frozen=True, repr=False)
 class Balance(Rendered):
-    """The minimum of a sum, by cells: regions of parameters and growing quantities in which the same terms balance.
+    """The minimum of a sum, by cells.
+
+    A cell is a region of parameters and growing quantities in which the same terms of the sum are the largest ones at
+    the minimum.
 
     Attributes:
         total: the sum as written.
@@ -57,20 +60,23 @@ class Balance(Rendered):
 
     @property
     def cell(self) -> Minimum:
-        """The minimum in the only cell.
+        """The minimum, if it has the same form for all parameters and growing quantities.
 
         Raises:
-            UsageError: there are several cells.
+            UsageError: it has several forms, each in a cell of its own.
         """
         if len(self.cells) > 1:
-            raise UsageError(f"{self.about} has {len(self.cells)} cells; give values of parameters, or read all cells")
+            raise UsageError(
+                f"{self.about} has {len(self.cells)} cells, in each of which other terms balance; give values of "
+                "parameters (at), or read .cells"
+            )
         return self.cells[0]
 
     @property
     def about(self) -> str:
         """Title of the report."""
         over = f"minimum over {', '.join(self.minimised)}" if self.minimised else "largest term"
-        return f"{over} of {self.total}, {', '.join(self.growing)} growing"
+        return f"{over} of {self.total} for growing {', '.join(self.growing)}"
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,12 +97,17 @@ class Balance(Rendered):
             return {}
         target, grows = monomial(self.reach), self.growing[0]
         if cell.minimum[grows] == 0:
-            raise UsageError(f"the minimum does not depend on {grows}; no size of it reaches {self.reach}")
+            raise UsageError(
+                f"the minimum does not depend on {grows}, so that no value of {grows} makes it {self.reach}; leave "
+                "out reach"
+            )
         if self.irreducible != 0:
             above = target.coefficient - self.irreducible
             if target.powers or not above.is_number or above <= 0:
-                raise UsageError(f"{self.reach} is not above the irreducible {write_exponent(self.irreducible)}; "
-                                 "give a larger number")  # fmt: skip
+                raise UsageError(
+                    f"{self.reach} is not above the constant term {write_exponent(self.irreducible)}, which the "
+                    "minimum exceeds; give a larger number"
+                )  # fmt: skip
             target = Monomial(above)
         size = {grows: (cell.minimum / target).solve_for(grows)}
         return size | {name: m.substitute(size) for name, m in cell.optimum.items()}
@@ -148,9 +159,9 @@ def balance(
     relations = [relation(c) if isinstance(c, str) else c for c in constraints]
     named = [*minimise, *growing, *fixed]
     if twice := [name for name, count in Counter(named).items() if count > 1]:
-        raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
+        raise UsageError(f"{twice[0]} is named twice; name each quantity once, as minimised over, growing or fixed")
     if not growing:
-        raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
+        raise UsageError("no growing quantity is named; name the one of which the minimum is a power, such as n")
     check_names("quantity", (*growing, *fixed), sorted({q for x in (problem, *relations) for q in x.quantities}))
     dependent = _eliminate([c for c in relations if c.equation], minimise, named)
     constant = [t for t in problem.terms if t.quantities <= {*fixed}]
@@ -169,17 +180,20 @@ def balance(
     cells = tuple(find_minima(terms, bounds, free, growing, dependent))
     if not cells:
         low = f"as near to {write_exponent(least)}" if constant else "as small"
-        raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made {low} as one likes; "
-                         "add a term that grows where the others fall, or a constraint")  # fmt: skip
+        raise UsageError(
+            f"no minimum over {', '.join(free)}: {problem} can be made {low} one likes; add a constraint, or a term "
+            "that grows where the others fall"
+        )  # fmt: skip
     notes = []
     if constant:
         notes.append(f"above the irreducible {write_exponent(least)}, whose exponent is 0")
     if any(t.logs for t in reduced.terms):
         cells = tuple(replace(c, exact=False) for c in cells)
-        notes.append("up to logarithms, which count as constants")
+        notes.append("logarithms count as constants")
     if all(c.where for c in cells) and have_gap(((w.ratio for w in c.where) for c in cells), growing):
         notes.append(
-            "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
+            "outside these cells there is no minimum: the sum has no positive lower bound there, or the constraints "
+            "are contradictory"
         )
     roles = (tuple(minimise), tuple(growing), tuple(fixed))
     return Balance(problem, reduced, tuple(bounds), tuple(relations), *roles, cells, least, tuple(notes))
@@ -214,7 +228,10 @@ def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Se
         quantities = sorted(c.terms[0].quantities)
         choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
-            raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
+            raise UsageError(
+                f"the constraint {c.text!r} contains no quantity that can be eliminated; minimise over one of its "
+                "quantities"
+            )
         solution = {choice[0]: c.solve_for(choice[0])}
         dependent = {name: m.substitute(solution) for name, m in dependent.items()} | solution
     return dependent
@@ -243,18 +260,26 @@ def _check_problem(
     """
     for label, row in labelled:
         if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
-            raise UsageError(f"{unknown[0]} in {label} is neither minimised over, nor growing, nor fixed, nor given "
-                             "by a constraint; say which, or what it equals")  # fmt: skip
+            raise UsageError(
+                f"{unknown[0]} in {label} is not declared; name it as minimised over, growing or fixed, or give an "
+                "equation for it as a constraint"
+            )  # fmt: skip
     rows = [row for _, row in labelled]
     for name in free:
         if all(row[name] == 0 for row in rows):
-            raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")
+            raise UsageError(f"{name} is minimised over but occurs in no term of {total}; leave it out, or add a term")
     if len(rows) > MOST_TERMS or len(free) > MOST_FREE:
         raise UsageError(f"{len(rows)} terms over {len(free)} quantities; give at most {MOST_TERMS} and {MOST_FREE}")
     if len(rows) > MOST_OPEN and any(row.parameters for row in rows):
-        raise UsageError(f"{len(rows)} terms with open parameters; give values of them (--at), or at most {MOST_OPEN}")
+        raise UsageError(
+            f"{len(rows)} terms with parameters without a value are too many; give at most {MOST_OPEN} terms, or "
+            "values (--at)"
+        )
     if free and sympy.Matrix([[row[name] for name in free] for row in rows]).rank() < len(free):
-        raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
+        raise UsageError(
+            f"{total} depends only on products of {', '.join(free)}, which do not determine each of them; minimise "
+            "over fewer"
+        )
 
 
 def _make_grid(title: str, sizes: Mapping[str, Monomial], times: bool) -> Grid:

@@ -44,7 +44,7 @@ def expression(text: str) -> Posynomial:
     parser = _Parser(text)
     total = Posynomial.of(parser.read(parser.terms))
     if both := parser.bases & parser.exponents:
-        raise parser.wrong(f"{min(both)} stands in a base and in an exponent; give one of them another name")
+        raise parser.wrong(f"{min(both)} is used in a base and in an exponent; use different names")
     return total
 
 
@@ -52,7 +52,7 @@ def monomial(text: str) -> Monomial:
     """Parses one monomial."""
     total = expression(text)
     if len(total.terms) != 1:
-        raise UsageError(f"{_quote(text)} is a sum; one monomial is needed here, such as 6*n*N")
+        raise UsageError(f"{_quote(text)} is a sum; give one monomial, such as 6*n*N")
     return total.terms[0]
 
 
@@ -71,12 +71,14 @@ def relation(text: str) -> Relation:
     """Parses two sums with a sign of ``RELATIONS`` between them; the larger side must be one monomial."""
     parts = re.split(r"(<<|>>|<=|>=|==?)", text) if isinstance(text, str) and len(text) <= LONG else []
     if len(parts) != 3:
-        raise UsageError(f"{_quote(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
-                         "between, as C = n*N")  # fmt: skip
+        raise UsageError(
+            f"{_quote(text)} is not a relation; write two expressions with one of {', '.join(RELATIONS)} between "
+            "them, such as C = n*N"
+        )  # fmt: skip
     left, right, sign = expression(parts[0]).terms, expression(parts[2]).terms, parts[1]
     ordered = {"<": [(left, right)], ">": [(right, left)], "=": [(left, right), (right, left)]}[sign[0]]
     if any(len(large) != 1 for _, large in ordered):
-        raise UsageError(f"{_quote(text)} has a sum on its larger side; write one monomial there")
+        raise UsageError(f"{_quote(text)} has a sum on its larger side; rewrite it with one monomial there")
     ratios = tuple(t / large[0] for small, large in ordered for t in small)
     return Relation(ratios, text.strip(), sign in ("<<", ">>"), sign[0] == "=")
 
@@ -93,7 +95,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise UsageError(f"{text!r} is no expression; write a text such as 'N**(-2*beta/d) + N/n'")
+            raise UsageError(f"{text!r} is not an expression; write a text such as 'N**(-2*beta/d) + N/n'")
         self.text = text.strip()
         self.source = self.text.replace("^", "**")
         self.bases: set[str] = set()
@@ -104,7 +106,7 @@ class _Parser:
             ("letters, digits and signs must be ASCII, on one line", not (text.isascii() and self.text.isprintable())),
             ("it is empty", not self.text),
             (f"cannot read {(_STRANGE.search(self.text) or '?')[0]!r}", _STRANGE.search(self.text)),
-            (f"more than {DEEP} brackets in each other", max(depths, default=0) > DEEP),
+            (f"brackets are nested more than {DEEP} deep", max(depths, default=0) > DEEP),
         ):
             if wrong:
                 raise self.wrong(says)
@@ -112,18 +114,20 @@ class _Parser:
             with warnings.catch_warnings(action="ignore"):
                 self.tree = ast.parse(self.source, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self.wrong("it cannot be read") from None
+            raise self.wrong("this is not a valid expression") from None
 
     def wrong(self, what: str) -> UsageError:
         """Returns an error that quotes the text."""
-        return UsageError(f"{_quote(self.text)}: {what}; write sums of products of powers, as N**(-2*beta/d) + N/n")
+        return UsageError(
+            f"{_quote(self.text)}: {what}; write sums of products of powers, such as N**(-2*beta/d) + N/n"
+        )
 
     def read(self, as_what: Callable[[ast.expr], Value]) -> Value:
         """Parses the whole text with one of the methods below, such as ``terms``, and returns its result."""
         try:
             return as_what(self.tree)
         except RecursionError:
-            raise self.wrong("it is nested too deep") from None
+            raise self.wrong("it is nested too deeply") from None
 
     def terms(self, node: ast.expr) -> list[Monomial]:
         """Converts a node to the monomials of a sum."""
@@ -142,7 +146,7 @@ class _Parser:
             case ast.BinOp(op=ast.Mult()):
                 return self.product(self.terms(node.left), self.terms(node.right))
             case ast.BinOp(op=ast.Div()):
-                below = self.single(node.right, "a sum below a line")
+                below = self.single(node.right, "division by a sum is not supported")
                 return self.check_terms([a / below for a in self.terms(node.left)])
             case ast.BinOp(op=ast.Pow()):
                 return self.power(node.left, self.exponent(node.right))
@@ -151,14 +155,14 @@ class _Parser:
             case ast.Call(func=ast.Name(id="exp"), args=[argument], keywords=[]):
                 return self.check_terms([Monomial(sympy.exp(self.number(argument)))])
             case ast.Call(func=ast.Name(id="log"), args=[argument], keywords=[]):
-                inside = self.single(argument, "the logarithm of a sum")
+                inside = self.single(argument, "the logarithm of a sum is not supported")
                 if not inside.quantities:
-                    raise self.wrong("the logarithm of a constant; write a number")
+                    raise self.wrong("the logarithm of a constant is not supported; write its value")
                 return [Monomial.of({}, logs=[(inside, sympy.S.One)])]
             case ast.Call():
-                raise self.wrong(f"the functions are {', '.join(FUNCTIONS)}, of one argument")
+                raise self.wrong(f"the only functions are {', '.join(FUNCTIONS)}, with one argument")
             case ast.BinOp(op=ast.Sub()) | ast.UnaryOp(op=ast.USub()):
-                raise self.wrong("a minus: sizes are sums of positive monomials")
+                raise self.wrong("minus signs are not allowed: sizes are sums of positive monomials")
         raise self.wrong(f"cannot read {ast.unparse(node)!r}")
 
     def power(self, base: ast.expr, e: Expr) -> list[Monomial]:
@@ -166,10 +170,10 @@ class _Parser:
         terms = self.terms(base)
         if len(terms) == 1:
             if terms[0].coefficient != 1 and e.is_number and abs(e) > DIGITS:
-                raise self.wrong(f"a number to the power {e}")
+                raise self.wrong(f"a number to the power {e} is not supported")
             return self.check_terms([terms[0] ** e])
         if not (e.is_Integer and 0 < e <= DEEP):
-            raise self.wrong("a sum to a power that is no small whole number")
+            raise self.wrong("a sum can only be raised to a small positive integer")
         return reduce(self.product, [terms] * int(e))
 
     def product(self, left: list[Monomial], right: list[Monomial]) -> list[Monomial]:
@@ -194,11 +198,11 @@ class _Parser:
                     raise self.wrong("an exponent divides by zero")
                 return self.check_exponent(_OPERATORS[type(node.op)](left, right))
             case ast.Call(func=ast.Name(id="log" | "ln")):
-                raise self.wrong("an exponent with a logarithm is no constant power; give its value at one size")
+                raise self.wrong("logarithms in exponents are not supported; write a number instead")
             case ast.BinOp(op=ast.Pow()):
                 base, e = self.exponent(node.left), self.exponent(node.right)
                 if not (e.is_Integer and 0 < e <= 10):
-                    raise self.wrong("an exponent has a power that is no small whole number")
+                    raise self.wrong("in an exponent, only small integer powers are supported")
                 return self.check_exponent(base**e)
         raise self.wrong(f"cannot read the exponent {ast.unparse(node)!r}")
 
@@ -209,7 +213,7 @@ class _Parser:
         return e
 
     def single(self, node: ast.expr, what: str) -> Monomial:
-        """Converts a node to one monomial, or refuses it with the message ``what``."""
+        """Converts a node to one monomial; raises UsageError with the message ``what`` if it is a sum."""
         terms = self.terms(node)
         if len(terms) != 1:
             raise self.wrong(what)

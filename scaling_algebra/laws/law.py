@@ -28,7 +28,8 @@ from .monomials import Expr, Monomial, Posynomial, Relation, parameter, read_exa
 
 @dataclass(frozen=True)
 class LawAxis:
-    """One way to grow: a sum and what it is minimised over.
+    """One of the ways in which a law can grow (an axis): a sum, with the quantities that grow and those to minimise
+    over.
 
     Attributes:
         sum: the sum.
@@ -193,7 +194,7 @@ def law(
     if reach is not None:
         monomial(reach)  # refused before any work
     if reach is not None and axis is None and len(found.axes) > 1:
-        raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
+        raise UsageError(f"reach needs one axis; give axis, one of {', '.join(found.axes)}")
     a = answer_law(found, axis, at)
     a = a if reach is None else replace(a, axes={n: replace(b, reach=reach) for n, b in a.axes.items()})
     return a.axes["sum"] if grows else a
@@ -202,7 +203,7 @@ def law(
 def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
     """Raises UsageError if an argument is given that does not apply to this kind of question."""
     if strange := [name for name, x in others.items() if x]:
-        raise UsageError(f"{kind} has no {strange[0]}; leave it out")
+        raise UsageError(f"{strange[0]} has no effect for {kind}; leave it out")
 
 
 @cache
@@ -266,10 +267,14 @@ def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
     formula, value = find_entry("exponent", name, a.exponents), read_exact(value)
     open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
-        raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
+        raise UsageError(
+            f"{name} = {formula} has {len(open_)} parameters without a value; give values for all but one with --at"
+        )
     roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive and x.is_Rational]
     if len(roots) != 1:
-        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {formula}")
+        raise UsageError(
+            f"no positive {open_[0]} gives {name} = {value}, because {name} = {formula}; choose another value"
+        )
     return {str(open_[0]): roots[0]}
 
 
@@ -298,9 +303,11 @@ def _build_law(name: str, data: dict[str, Any]) -> Law:
     rest = {key: value for key, value in data.items() if key not in flat}
     check_names("key", rest, [*list_keys(LawAxis), *list_keys(Law)])
     if flat and "axes" in data:
-        raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
+        raise UsageError(f"{next(iter(flat))} is outside the axes; move it into one of the tables [axes.NAME]")
     if not flat and not data.get("axes"):
-        raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n", or assume')
+        raise UsageError(
+            'the file has neither sum nor assume; give sum, minimise and grows, such as sum = "N**-alpha + N/n"'
+        )
     law: Law = read_value(Law, {"name": name, "title": name} | rest)
     return replace(law, axes={"law": read_value(LawAxis, flat)}) if flat else law
 
@@ -317,10 +324,13 @@ def _build_assumptions(name: str, data: dict[str, Any]) -> Law:
         raise UsageError(f"grows is {law.grows!r}; write the name of the quantity that grows, as d")
     for k, d in enumerate(law.define):
         if d.name == law.grows or d.is_.quantities & {later.name for later in law.define[k:]}:
-            raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
+            raise UsageError(
+                f"define {k + 1}: {d.name} uses a quantity that is defined only later, or defines the growing "
+                "quantity; reorder or rename it"
+            )
     names = [*(a.name for a in assume), *(d.name for d in law.define)]
     if twice := {n for n in names if names.count(n) > 1}:
-        raise UsageError(f"the name {min(twice)!r} is there twice; give each assumption and definition one of its own")
+        raise UsageError(f"the name {min(twice)!r} is used twice; give each assumption and definition its own name")
     return replace(law, assume=assume)
 
 
@@ -342,7 +352,7 @@ def _check_identity(text: str, exponents: Mapping[str, Expr]) -> bool:
     """Tests whether ``name = function of other exponents`` holds for all parameters."""
     name, equals, right = (x.strip() for x in text.partition("="))
     if not equals or not name.isidentifier():
-        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
+        raise UsageError(f"{text!r} is not an identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
     formula = exponent(right)
     check_names(f"exponent in {text!r}", [name, *sorted(map(str, formula.free_symbols))], exponents)
     put = {parameter(n): e for n, e in exponents.items()}

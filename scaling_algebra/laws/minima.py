@@ -48,7 +48,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The minimum in one cell, in which one set of terms balances.
+    """The minimum of a sum in one cell: the region in which the same terms are the largest ones at the minimum.
 
     Attributes:
         active: the terms that balance, as written.
@@ -57,7 +57,7 @@ class Minimum:
         minimum: the least value.
         optimum: the value of each quantity at the minimum.
         exact: True if the coefficients of ``minimum`` and ``optimum`` are those of the leading order.
-        window: bounds on quantities that the minimum leaves open.
+        window: bounds on quantities that the minimum does not determine.
         where: conditions that bound the cell, up to constants.
     """
 
@@ -111,7 +111,9 @@ def find_minima(
     growing: Sequence[str],
     dependent: Mapping[str, Monomial],
 ) -> Iterator[Minimum]:
-    """Yields the minimum of each cell. Logarithms count as constants.
+    """Yields the minimum of a sum in each cell: a region in which the same terms are the largest ones at the minimum.
+
+    Logarithms count as constants.
 
     Args:
         terms: the terms of the sum.
@@ -162,9 +164,9 @@ def find_minima(
 
 
 def solve_for_ones(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
-    """Solves for the quantities at which every monomial is 1.
+    """Solves for the quantities at which every given monomial equals 1.
 
-    Only the first independent quantities are solved for; the solution is a monomial in the others.
+    If the monomials are too few to determine all quantities, the first ones are expressed as monomials in the others.
     """
     matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
     pivots = list(matrix.rref()[1]) if ones else []
@@ -182,7 +184,14 @@ def solve_for_ones(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, M
 
 
 def _sum_weights(weights: Sequence[Expr], chosen: Sequence[int], group: Sequence[int | None], of: int | None) -> Expr:
-    """Returns the sum of the weights of the rows in one group."""
+    """Returns the sum of the weights of the rows that belong to one group.
+
+    Args:
+        weights: weights of the chosen rows.
+        chosen: indices of the chosen rows.
+        group: the group of every row.
+        of: the group.
+    """
     return simplify_exponent(sympy.Add(*(w for k, w in zip(chosen, weights, strict=True) if group[k] == of)))
 
 

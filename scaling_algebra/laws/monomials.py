@@ -104,8 +104,10 @@ class Monomial:
         return Monomial(powers=self.powers)
 
     def at(self, values: Mapping[str, float]) -> float:
-        """Evaluates the monomial; a quantity without a value is 1. It must have no parameters; logarithms are
-        ignored."""
+        """Evaluates the monomial at given values of its quantities; a quantity without a value is 1.
+
+        It must have no parameters; logarithms are ignored.
+        """
         return prod((values.get(n, 1.0) ** _number(e) for n, e in self.powers), start=_number(self.coefficient))
 
     def record(self) -> dict[str, Any]:
@@ -201,7 +203,10 @@ class Relation(Posynomial):
         """
         ratio = self.terms[0]
         if not self.equation or ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
-            raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
+            raise UsageError(
+                f"the constraint {self.text!r} cannot be solved for {quantity}; give an equation that contains "
+                f"{quantity}"
+            )
         return ratio.solve_for(quantity)
 
     def __str__(self) -> str:
@@ -216,7 +221,9 @@ def read_exact(value: object) -> Expr:
         UsageError: anything else that is not a number.
     """
     if isinstance(value, float) or (isinstance(value, sympy.Expr) and value.has(sympy.Float)):
-        raise TypeError(f"{quote_value(value)} is inexact, and exponents are exact: give an int, a Fraction or a text")
+        raise TypeError(
+            f"{quote_value(value)} is a float, but exponents must be exact; give an int, a Fraction or a text"
+        )
     if isinstance(value, sympy.Expr):
         return value
     try:

@@ -30,12 +30,12 @@ Form = Mapping[str, Fraction]
 
 @dataclass(frozen=True)
 class End:
-    """One end of a range.
+    """One end of the range of an exponent.
 
     Attributes:
         value: the end; None if the range is unbounded.
-        binding: labels of the relations that imply it, none of which can be omitted.
-        open: True if a strict relation is needed, so that the end itself is excluded.
+        binding: labels of the relations that imply it; without any of them it would not follow.
+        open: True if the end itself is excluded, because it follows from a strict relation.
     """
 
     value: Fraction | None
@@ -126,7 +126,7 @@ class GrowthSystem:
         return Window(self._end(sizes, 1), self._end(sizes, -1))
 
     def _end(self, sizes: Form, side: int) -> End:
-        """Returns the lower end of the range of a linear form (``side`` 1), or its upper end (-1)."""
+        """Returns one end of the range of a linear form: the lower end if ``side`` is 1, the upper end if it is -1."""
         turned = {name: side * x for name, x in sizes.items()}
         rows = [_make_clause(row.text, x, "<=") for row, _, x in self._rows]
         try:
@@ -140,7 +140,12 @@ class GrowthSystem:
 
 
 def have_gap(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
-    """Tests whether there is a point at which every group contains a monomial above 1."""
+    """Tests whether some point lies in no cell: at this point every group of conditions contains one that is violated.
+
+    Args:
+        groups: for each cell, monomials that must be at most 1 in it.
+        growing: quantities that grow.
+    """
     forms = [[log_form(m, growing[0]) for m in group] for group in groups]
     names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
     apart = [Clause(_GIVEN, tuple(_make_linear(x, ">") for x in group), "") for group in forms]
@@ -156,18 +161,20 @@ def check_linear(m: Monomial, unit: str, where: str) -> None:
     """
     for name, e in m.powers:
         if name != unit and not e.is_Rational:
-            raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
+            raise UsageError(f"{where}: the exponent {e} of {name} contains a parameter; only exponents of {unit} may")
     e = sympy.expand(m[unit])
     if e.free_symbols and not (e.is_polynomial() and sympy.Poly(e).total_degree() == 1):
         names = ", ".join(sorted(map(str, e.free_symbols)))
-        raise UsageError(f"{where}: the exponent {m[unit]} of {unit} is not linear in {names}")
+        raise UsageError(
+            f"{where}: the exponent {m[unit]} of {unit} is not linear in {names}; give values of some of them"
+        )
 
 
 @lru_cache(maxsize=2**12)
 def log_form(m: Monomial, unit: str) -> Form:
-    """Returns the logarithm of a monomial in units of log(unit), without its constant.
+    """Returns the logarithm of a monomial, divided by log(unit), as a linear form; its constant is ignored.
 
-    It is multiplied by denominators with parameters, which are positive.
+    Denominators that contain parameters are positive, and the form is multiplied by them.
     """
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
     whole = sympy.expand(total) if total.is_polynomial() else _sign_numerator(total)

@@ -23,12 +23,12 @@ machine."""
 
 @dataclass(frozen=True)
 class Clause:
-    """A disjunction: at least one of the inequalities holds.
+    """A disjunction of inequalities, at least one of which must hold.
 
     Attributes:
         label: the desideratum that requires it.
         atoms: the inequalities.
-        because: the fact about the network behind it.
+        because: the fact about the network from which it follows.
     """
 
     label: str
@@ -104,7 +104,7 @@ class ClauseSolver:
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {search.reason_unknown()}")
         if "oo" in str(search.lower(bound)):
-            raise Undecided(f"nothing bounds {name} from below")
+            raise Undecided(f"{name} has no lower bound")
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:

@@ -19,14 +19,15 @@ Answered = TypeVar("Answered")
 def fan(
     whole: Cone, around: Callable[[Vector], tuple[Cone, Answered] | None]
 ) -> tuple[list[tuple[Cone, Answered]], list[Cone]]:
-    """Covers a cone by pieces with one answer each.
+    """Covers a cone by cones on each of which one answer is valid.
 
     Args:
         whole: the cone to cover.
-        around: returns the cone around a ray on which the answer there holds, and that answer; None without an answer.
+        around: for a ray, returns the answer there and the cone on which this answer is valid; None if there is no
+            answer.
 
     Returns:
-        The pieces with their answers, and the parts with an interior that no piece covers.
+        The cones with their answers, and the parts with an interior that none of them covers.
     """
     pieces: list[tuple[Cone, Answered]] = []
     empty: list[Cone] = []

@@ -29,7 +29,7 @@ Solved = dict[str, tuple[dict[str, Fraction], Fraction]]
 
 @dataclass(frozen=True)
 class Linear:
-    """The comparison ``constant + sum(count * name) <sense> 0``."""
+    """A linear inequality or equation: ``constant + sum(count * name)`` compared with 0 by ``sense``."""
 
     counts: tuple[tuple[str, int], ...]
     sense: Sense = "="
@@ -43,7 +43,7 @@ class Linear:
 
     @classmethod
     def wall(cls, axes: Sequence[str], values: Iterable[Fraction | int]) -> Linear:
-        """Makes the canonical equation of a plane of rays: coprime coefficients, the last one positive.
+        """Makes the equation of a plane of rays in canonical form: coprime coefficients, the last one positive.
 
         Examples:
             >>> str(Linear.wall(("N", "N_e", "M"), [2, -2, -2]))
@@ -68,12 +68,12 @@ class Linear:
         return replace(self, sense=sense)
 
     def facing(self, size: Fraction | int) -> Linear:
-        """Returns the closed side of a wall on which the form has the sign of `size`."""
+        """Returns the closed half-space bounded by this wall in which the form has the sign of ``size``."""
         return self.but("=" if not size else ">=" if size > 0 else "<=")
 
     @property
     def wall_of(self) -> Linear:
-        """The wall at which a side ends."""
+        """The equation of the plane that bounds this half-space."""
         return self.but("=")
 
     @property
@@ -82,12 +82,12 @@ class Linear:
 
     @property
     def strict(self) -> Linear:
-        """The side without its wall."""
+        """The half-space without its boundary."""
         return self.but(_STRICT.get(self.sense, self.sense))
 
     @property
     def beyond(self) -> Linear:
-        """The opposite side, including the wall."""
+        """The opposite half-space, including the boundary."""
         return self.but(">=" if self.sense == "<=" else "<=")
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | 
 
 
 def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
-    """Solves the first independent rows, each for its first unknown, and returns whether the other rows are consistent.
+    """Solves the first independent equations, each for its first unknown, and tests whether the others are consistent.
 
     Examples:
         >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])

@@ -25,10 +25,10 @@ Grades = Mapping[Counts, tuple[Form | None, Fraction]]
 
 @dataclass(frozen=True)
 class MaxForm:
-    """The monomials of a size.
+    """A size on all rays of a cone, as a maximum of monomials in the axes and the unknown parameters.
 
     Attributes:
-        forms: monomials, each of which leads somewhere among those with the same unknowns.
+        forms: the monomials; each is on some ray the largest of those with the same unknowns.
         slack: None if no monomial is missing. Otherwise the size is at most the largest monomial times (product of all
             axes)^slack, counting only combinations of unknowns that occur in `forms`.
     """
@@ -38,12 +38,12 @@ class MaxForm:
 
 
 def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector]) -> MaxForm | None:
-    """Returns the monomials of a size, or None if there are too many.
+    """Returns the monomials in a size on all rays of a cone, or None if there are too many.
 
     Args:
-        ask: returns the grades at a ray.
+        ask: for a ray, returns the largest monomial and an upper bound for each combination of unknowns.
         cone: the rays to cover.
-        first: rays to ask before any corner.
+        first: rays at which the size is computed before any corner.
     """
     powers: dict[Counts, dict[Power, None]] = {}
     answers: dict[Vector, Grades] = {}
@@ -72,7 +72,7 @@ def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """Returns whether a power leads somewhere without a tie."""
+    """Returns whether a power exceeds all others on some ray of its cone."""
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)

@@ -40,6 +40,6 @@ def refine(
             return candidate
         single += 1 if clause.atoms[0].sense == "!=" else 0
         if single > SINGLE_POINTS:
-            raise Undecided(f"{clause.because}, at point after point")
+            raise Undecided(f"{clause.because}, at one candidate after the other")
         learn(clause)
-    raise Undecided(f"no end after {ROUNDS} counterexamples")
+    raise Undecided(f"the search did not end after {ROUNDS} counterexamples")

@@ -50,9 +50,9 @@ def check(folder: Path) -> None:
         UsageError: it may not.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"cannot write into {folder}: it is no folder; give -o another one")
+        raise UsageError(f"cannot write into {folder}: it is not a folder; give -o another one")
     if folder.is_dir() and _before(folder) is None and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty and holds no page of scalecalc; give -o another folder")
+        raise UsageError(f"{folder} contains files that are no page of scalecalc; give -o another folder")
     files.check_place(folder, "give -o another folder")
 
 
@@ -105,7 +105,7 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
 
 
 def _before(folder: Path) -> list[str] | None:
-    """Lists the files of the page in a folder; None if there is no page."""
+    """Lists the files of an earlier page in a folder; None if there is no page."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         if manifest.get("made_by") == MADE_BY:

@@ -69,7 +69,9 @@ def collect_assets(folder: Path, say: Callable[[str], None]) -> None:
         _load_with_pip(missing, folder)
     for asset in (RUNTIME, *WHEELS):
         if not asset.fits(path := folder / asset.file):
-            raise UsageError(f"{path} is not {asset.name} {asset.version}: its sha256 is another; remove it")
+            raise UsageError(
+                f"{path} differs from {asset.name} {asset.version} (sha256); remove it, so that it is downloaded again"
+            )
 
 
 def _load_with_npm(asset: Asset, folder: Path) -> None:

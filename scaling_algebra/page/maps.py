@@ -53,7 +53,12 @@ def load_maps() -> dict[str, dict[str, Any]]:
 
 
 def place(ray: Ray, record: Mapping[str, Any]) -> str:
-    """Locates a ray on a map: in a cell, with its inequalities, or on walls between cells; empty for K < M."""
+    """Describes where a ray lies on a map: in which cell, or on which walls between cells; empty for K < M.
+
+    Args:
+        ray: the ray.
+        record: the stored map.
+    """
     if ray["K"] != ray["M"] or ray["L"]:
         return ""
     walls = [Linear.wall(PLANE_AXES, values) for values in record["walls"]]

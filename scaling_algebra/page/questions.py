@@ -19,7 +19,7 @@ from typing import Any
 from scaling_algebra import files
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError, check_names, find_entry
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.proofs.presentation import render_proved
@@ -104,7 +104,7 @@ def _check(question: Question) -> None:
 
 
 def _words(question: Question) -> None:
-    """Checks that the names of entries are known, and that no entry contradicts the kind of the question."""
+    """Checks that the names of entries are known, and that no entry has no effect for this kind of question."""
     check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
     recipe = question.get("ask") == "recipe"
     if apart := [word for word in (("regime", "ray") if recipe else SIZES) if question.get(word)]:
@@ -132,7 +132,7 @@ def _adapt_error(error: Exception) -> str:
 
 
 def _clauses(text: str) -> str:
-    """Keeps the clauses that mention no option and no command."""
+    """Removes from a message the clauses that mention an option or a command."""
     return "; ".join(x for x in re.split(r"(?<=[^;]); ", text) if not re.search(r"--\w|scalecalc", x))
 
 
@@ -190,7 +190,7 @@ def _prove(question: Question) -> PageAnswer:
 
 
 def _settle(question: Question) -> PageAnswer:
-    """Derives a parameterization; if the search finds none, tries to prove that there is none."""
+    """Derives a parameterization for the page; if the search finds none, tries to prove that there is none."""
     from scaling_algebra.proofs.prover import prove_missing
 
     try:
@@ -217,7 +217,7 @@ def _recipe_of(question: Question) -> Any:
 def _read(question: Question) -> PageAnswer:
     """Reads a network, and returns its equations and the quantities that can be explained."""
     network = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
-    return Document((), {}), {"equations": as_text(network), "quantities": list(quantities(network))}
+    return Document((), {}), {"equations": as_text(network), "quantities": list(list_quantities(network))}
 
 
 ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
@@ -295,7 +295,7 @@ def choices() -> dict[str, Any]:
         "epsilons": list(EPSILONS),
         "readouts": list(READOUTS),
         "architectures": dict(TITLES),  # including whole layers, for which the worker may take a minute
-        "quantities": list(quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
+        "quantities": list(list_quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
         "maps": ["-".join(x) for x in KEPT],
         "example": as_toml(example),
         "copies": list(COPIES),

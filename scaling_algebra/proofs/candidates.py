@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import CERTIFIED, LEAD, Analysis, Means, lead_within
+from scaling_algebra.dynamics.analysis import CERTIFIED, LEAD, Analysis, Method, limit_lead
 from scaling_algebra.linear.clauses import Undecided
 from scaling_algebra.solver.demands import concerns, violation
 from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.powers import Form
 
-_LITTLE = lead_within(20_000, gap=Fraction(0))
+_LITTLE = limit_lead(20_000, gap=Fraction(0))
 """Budget of the first search for a violated demand at a candidate."""
 
 Unmet = tuple[Demand, Form | None, str]
@@ -33,7 +33,7 @@ def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unm
     return failed
 
 
-def find_unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFIED) -> Unmet | None:
+def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIFIED) -> Unmet | None:
     """Finds a demand that fails at a point. Only certified sizes prove that none does.
 
     Raises:
@@ -45,7 +45,7 @@ def find_unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFI
             for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
                 answer = look(q, t, means)
                 if certified and not answer.decided:
-                    raise Undecided(f"{q} at t={t} is undecided at a candidate")
+                    raise Undecided(f"the size of {q} at t={t} is undecided for a candidate of the proof")
                 if answer.lead is not None and answer.lead > 0:
                     return demand, answer.form, f"{q} at t={t} is O(1)"
     for demand in demands if certified else ():
@@ -65,4 +65,4 @@ def expressible() -> Iterator[None]:
     try:
         yield
     except ValueError as reason:
-        raise Undecided(f"a candidate is beyond the engine: {reason}") from None
+        raise Undecided(f"a candidate of the proof has exponents that the engine cannot represent: {reason}") from None

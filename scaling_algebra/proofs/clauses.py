@@ -13,7 +13,7 @@ from itertools import pairwise, product
 
 from scaling_algebra.counting.graded import Bounds, FormAlgebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, find_quantity, list_quantities
 from scaling_algebra.dynamics.run import RunContext
 from scaling_algebra.formulas.graded import FormTrajectory, size_of
 from scaling_algebra.formulas.search import UpperBounds
@@ -36,17 +36,24 @@ class Facts:
     """Derives clauses of demands from bounds on the sizes of their quantities."""
 
     def __init__(self, network: Network) -> None:
-        self.network, self._table = network, quantities(network)
+        self.network, self._table = network, list_quantities(network)
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
-        """Compares the exponent of a form, plus more terms, with zero."""
+        """Returns the comparison of a linear form, plus further terms, with zero.
+
+        Args:
+            form: the linear form.
+            sense: the relation, such as ``<=``.
+            more: further terms as (unknown, count).
+        """
         raise NotImplementedError
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Returns bounding forms of a quantity after t updates, or None if nothing is known."""
+        """Returns lower and upper bounds on a quantity after t updates as linear forms in the unknowns, or None if
+        unknown."""
         if (name, t) not in self._remembered:
-            self._remembered[name, t] = self._bounds(quantity(self._table, name), t)
+            self._remembered[name, t] = self._bounds(find_quantity(self._table, name), t)
         return self._remembered[name, t]
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
@@ -108,7 +115,7 @@ class RayFacts(Facts):
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
         super().__init__(network)
         self.forms = forms
-        forms.climb(replace(forms.rung, total=_TOTAL))
+        forms.set_budget(replace(forms.budget, max_total_nodes=_TOTAL))
         first, kinds = RunContext(degrees="lowest"), (frozenset[str](), bounded_changes(demands))
         self._runs = [FormTrajectory(network, forms, structure, x, context=first) for x in kinds]
 
@@ -116,10 +123,12 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
-        """Returns complete forms if a small budget suffices, else bounds with sizes of changes as unknowns, else
-        None."""
+        """Returns the complete size of a quantity as linear forms in the unknowns, if a small work budget suffices.
+
+        Otherwise returns bounds in which the sizes of some changes are unknowns; None if these are not known either.
+        """
         for run, work in zip(self._runs, _WORK, strict=True):
-            self.forms.climb(replace(self.forms.rung, work=work))
+            self.forms.set_budget(replace(self.forms.budget, max_nodes=work))
             with suppress(Exhausted), run.ledger.question():
                 return run.bounds(quantity, t)
         return None

@@ -1,4 +1,4 @@
-"""Bounds that one more update maps into themselves, so that they hold after any number of updates.
+"""Proves that demands hold after any number of updates, by bounds that one more update maps into themselves.
 
 A quantity that is Theta(1) at one step stays so, since no later term cancels it.
 """
@@ -35,13 +35,16 @@ def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[st
     for demand in demands:
         for name in demand.quantities if concerns(demand, look.optimizer) else ():
             try:
-                bound = run.largest(look.table[name])
+                bound = run.bound_quantity(look.table[name])
             except (Exhausted, BeyondPowerCounting) as reason:
-                return (f"undecided: {str(reason) or 'the bounds of a product take too much work'}",)
+                return (f"undecided: {str(reason) or 'the bounds of a product exceed the work limit'}",)
             if bound is None:
                 continue
-            value, most = run.algebra.value(bound), Fraction(0) if demand.kind != "balanced" else look(name, last).size
+            value, most = (
+                run.algebra.exponent(bound),
+                Fraction(0) if demand.kind != "balanced" else look(name, last).size,
+            )
             most = -look.point.d[demand.fixes.removeprefix("d.")] if demand.kind == "scale" else most
             if most is None or value > most:
-                lines.append(f"{demand.name}: {name} is bounded by n^({value}) only")
+                lines.append(f"{demand.name}: {name} has only the upper bound n^({value}) at later steps")
     return tuple(dict.fromkeys(lines))

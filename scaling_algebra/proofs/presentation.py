@@ -24,7 +24,7 @@ def proof(p: Proof) -> Document:
     verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
     if (left := p.open_later) is not None:
-        holds = "not shown for every demand" if left else "every demand holds"
+        holds = "not proved for every desideratum" if left else "every desideratum holds"
         blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, left), listed=True))
     for a in p.attempts:
         blocks += _attempt(p, a)
@@ -36,7 +36,11 @@ def render_proved(p: Proof, above: Document | None) -> Document:
     below = proof(p)
     if above is None:
         return below
-    doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] if p.unique is False else []
+    doubt = (
+        [Lines.of("the numbers above do not meet the desiderata, or are not the only ones that do")]
+        if p.unique is False
+        else []
+    )
     blocks = (*above.blocks, below.blocks[0], *doubt, *below.blocks[1:])
     return Document(blocks, {**above.record, **below.record})
 
@@ -44,6 +48,6 @@ def render_proved(p: Proof, above: Document | None) -> Document:
 def _attempt(p: Proof, a: Outcome) -> list[Block]:
     lines: list[Piece] = [*map(typeset, a.core), *(literal(f"found: {point}") for point in p.show_points(a))]
     why = f": {a.why}" if a.why else ""
-    structure = "with nothing tied or zero" if str(a.structure) == NONE else a.structure
+    structure = "with no tensor tied or zero" if str(a.structure) == NONE else a.structure
     head = Heading(typeset(f"{structure}: {VERDICTS[a.verdict]}{why}"), 3)
     return [head, Lines.of(*lines, listed=True)] if lines else [head]

@@ -249,15 +249,15 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
         return Uniqueness.IMPOSSIBLE, missing.line("proved, since what is exactly zero stays so at any powers")
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if missing.undecided and not asked.effort:
-        reason = reason or "a proof is tried with --effort, or --prove"
+        reason = reason or "give --effort or --prove to try a proof"
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.starts(asked.network)))
         if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
             faithful = " with a derived epsilon" if asked.optimizer.regime == "derived" else ""
-            line = f"proved{faithful}: none exists; derive --prove names the conflict"
+            line = f"proved{faithful}: none exists; derive --prove prints the conflicting desiderata"
             return proof.outcome.verdict, missing.line(line)
         reason = f"the proof says {proof.outcome.verdict}"
-    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
+    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED: the search found none, which is no proof; {reason}")
 
 
 def _faithful(optimizer: OptimizerSpec) -> bool:
@@ -300,7 +300,7 @@ class Prover:
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """Decides which parameters meet the demands under one structure."""
+        """Decides whether exactly one, several or no parameters meet the demands under one structure."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
@@ -323,7 +323,8 @@ class Prover:
 
 
 class System:
-    """The demands of a parameterization under one structure, as clauses; every counterexample adds one."""
+    """The demands of a parameterization under one structure, as clauses. Every counterexample that is found adds a
+    clause."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
@@ -356,7 +357,9 @@ class System:
         if not left or outcome.verdict in (Uniqueness.IMPOSSIBLE, Uniqueness.UNDECIDED):
             return outcome
         if outcome.verdict is Uniqueness.SEVERAL:
-            return replace(outcome, verdict=Uniqueness.UNDECIDED, why=f"several points before {', '.join(left)}")
+            return replace(
+                outcome, verdict=Uniqueness.UNDECIDED, why=f"several parameterizations before {', '.join(left)}"
+            )
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
@@ -414,11 +417,11 @@ class System:
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
     def examine(self, values: Mapping[str, Fraction]) -> Clause | None:
-        """Returns the clause that a violated demand adds, valid at every point; None if every demand holds at these
-        values.
+        """Examines candidate values exactly. Returns the clause that a violated demand adds, which is valid at every
+        point; None if every demand holds.
 
         Raises:
-            Undecided: there is no certificate, or the engine cannot express the point.
+            Undecided: there is no certificate, or the engine cannot represent the candidate.
         """
         rule, plain = self.prover.optimizer, self.structure.point(self.network, values)
         failed = find_failure(self.demands, lambda: self.look(plain, OPTIMIZERS["sgd"]))
@@ -434,7 +437,7 @@ class System:
         return None
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:
-        """Returns atoms of the clause "at least one unknown differs from these values"."""
+        """Returns inequalities at least one of which holds at every point that differs from these values."""
         return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
     def look(self, point: Point, rule: OptimizerSpec) -> Analysis:

@@ -42,10 +42,14 @@ class Start:
 
 
 def read_start(text: str, label: str) -> Start:
-    """Reads sizes such as ``N=1024,M=64``, or a TOML file.
+    """Reads the sizes of a model, such as ``N=1024,M=64``, or a TOML file with its sizes and tuned values.
 
     The keys of the file are the axes and ``lr``, ``eps``, ``std``, ``decay``, each a number, or a table by role with
     ``all`` for the rest.
+
+    Args:
+        text: the sizes, or the path of the file.
+        label: ``base`` or ``target``, for messages.
 
     Raises:
         UsageError: the text or the file cannot be read.
@@ -59,15 +63,24 @@ def read_start(text: str, label: str) -> Start:
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
     if run := [name for name in ("beta1", "beta2", "wd", "warmup") if name in record]:
-        alone = f"recipe --batch FROM:TO --base {run[0]}=NUMBER, without sizes, has it at the target"
-        raise UsageError(f"{path} gives {run[0]}; a model's file has sizes, {', '.join(VALUES)}; {alone}")
+        alone = f"recipe --batch FROM:TO --base {run[0]}=NUMBER, without sizes, computes its value at the target"
+        raise UsageError(
+            f"{path} gives {run[0]}, but the file of a model may have only sizes, {', '.join(VALUES)}; {alone}"
+        )
     tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
     tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
     return Start(read_sizes({axis: size for axis, size in record.items() if axis not in VALUES}, label), tuned)
 
 
 def values(label: str, texts: Iterable[str]) -> dict[str, float]:
-    """Parses tuned values: ``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+    """Parses the tuned values of an option: ``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+
+    Args:
+        label: the option, for messages.
+        texts: the texts.
+
+    Returns:
+        The values by role; the empty role stands for every other tensor.
 
     Raises:
         UsageError: a text is no number, or a tensor is given twice.
@@ -109,7 +122,7 @@ def read_config(path: Path, instead: str = "") -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
+        raise UsageError(f"{path} is not valid JSON: {error}; give the config.json of a model") from None
     if not isinstance(record, dict) or not isinstance(record.get("model_type"), str):
         raise UsageError(f"{path} has no model_type; give the config.json of a model{instead}")
     _check_config(record, str(path))
@@ -141,10 +154,10 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
     pairs += [(width, key) for key in HEADS if not said]
     for whole, part in pairs:
         if isinstance(n := record.get(whole), int) and isinstance(m := record.get(part), int) and n % m:
-            raise UsageError(f"{label} has {n} {whole} and {m} {part}; give a divisor of {n}")
+            raise UsageError(f"{label} has {n} {whole} and {m} {part}, which does not divide {n}; correct one of them")
     most, active = (next((name for name in axes.get(axis, ()) if name in record), "") for axis in "MK")
     if isinstance(m := record.get(most), int) and isinstance(k := record.get(active), int) and k > m:
-        raise UsageError(f"{label} has {m} {most} and {k} {active}; only {m} experts can be active")
+        raise UsageError(f"{label} has {m} {most} but {k} {active}; at most {m} experts can be active")
 
 
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
@@ -169,9 +182,9 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
 
 
 def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns the keys of the sizes of a family, by axis.
+    """Returns the keys under which a model family stores its sizes, by axis.
 
-    For an unlisted family these are keys of other families that its configuration has.
+    For an unlisted family these are keys of other families that occur in its configuration.
     """
     every = _families()
     alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))

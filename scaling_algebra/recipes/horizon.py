@@ -97,15 +97,15 @@ class Conflict:
 
 @dataclass(frozen=True, repr=False)
 class Horizon(Rendered):
-    """The general solution for a set of invariants.
+    """How the quantities of an optimizer must change with batch and tokens so that a set of invariants stays fixed.
 
     Attributes:
         optimizer: the optimizer.
         held: the invariants.
-        axes: the axes that change, of B and T.
+        axes: the axes that change, of B (batch) and T (tokens).
         powers: the determined quantities as monomials in the axes and the free quantities; empty if there is no
             solution.
-        free: quantities that nothing determines.
+        free: quantities that the invariants do not determine.
         conflicts: the reasons why there is no solution.
     """
 
@@ -146,7 +146,8 @@ class Horizon(Rendered):
             first = " and ".join(f"{text(m)} ({name})" for (name, m), _ in self.conflicts[0].parts)
             every = f"recipe --hold {','.join(i.name for i in self.held)} --optimizer {self.optimizer}, without sizes"
             raise UsageError(
-                f"they contradict each other: {first} cannot both stay; hold fewer of them ({every}, says all)"
+                f"these invariants contradict each other: {first} cannot both stay fixed; hold fewer of them "
+                f"({every}, says all)"
             )
         numbers = {"batch": batch, "tokens": tokens} | {f"free {name}": (x, x) for name, x in (free or {}).items()}
         for label, pair in numbers.items():
@@ -179,7 +180,8 @@ class Horizon(Rendered):
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
     ) -> Document:
-        """Makes the document of the solution, or of the reasons why there is none.
+        """Makes the report: how each quantity changes with batch and tokens, or why the invariants contradict each
+        other.
 
         Args:
             numbers: by quantity its factor and, if a base value is given, the new value.
@@ -190,7 +192,7 @@ class Horizon(Rendered):
         blocks: list[Block] = [Heading(literal(f"{self.about}; {changing} change"), 2)]
         if self.conflicts:
             blocks.append(Lines.of("these contradict each other:"))
-            columns = ["cannot stay fixed together", "product", "moves as"]
+            columns = ["cannot all stay fixed", "product", "moves as"]
             blocks.append(Grid.of(columns, map(_conflict, self.conflicts)))
         else:
             columns = ["quantity", "power", *(["expert"] if experts else []), *(["factor", "value"] if numbers else [])]
@@ -207,7 +209,7 @@ class Horizon(Rendered):
         if self.compounds:
             notes.append("beta goes to the power of that factor, exactly: 1 - beta^B is (1-beta) B while that is small")
         if self.free:
-            notes.append(f"free: {', '.join(map(text, self.free))}: the invariants held leave it open")
+            notes.append(f"free: {', '.join(map(text, self.free))}: these invariants do not determine it")
         if experts:
             routed = "and so does its row of the router, unless gates are normalised over all experts"
             notes.append(f"an expert sees K/M of batch and tokens, {routed}")
@@ -235,7 +237,7 @@ class Horizon(Rendered):
 
 @cache
 def data() -> HorizonData:
-    """Reads the invariants from ``horizon.toml``."""
+    """Loads the invariants that ship with the package."""
     path = Path(__file__).with_suffix(".toml")
     whole: HorizonData = read_file(path, "invariants", lambda _, tables: read_value(HorizonData, tables))
     return whole
@@ -247,14 +249,14 @@ def optimizers() -> tuple[str, ...]:
 
 
 def of(optimizer: str) -> dict[str, Invariant]:
-    """Returns the invariants of an optimizer, by name.
+    """Returns the invariants that apply to an optimizer, by name.
 
     Raises:
         UsageError: no invariant applies to it, or several optimizers are given.
     """
     if {"+", ","} & set(optimizer):
         each = "give two models, --base SIZES --target SIZES, for the rule of every tensor, or one optimizer"
-        raise UsageError(f"{optimizer} is several optimizers, whose rules for batch and tokens differ; {each}")
+        raise UsageError(f"{optimizer} combines optimizers whose rules for batch and tokens differ; {each}")
     check_names("optimizer with invariants", [optimizer], optimizers())
     return {i.name: i for i in data().invariant if optimizer in i.optimizers}
 
@@ -278,12 +280,12 @@ def horizon(
     """
     invariants, changing, default = of(optimizer), tuple(dict.fromkeys(axes)), data().default
     if hold is not None and ALL in hold and len(hold) > 1:
-        raise UsageError(f"{ALL} holds every invariant; leave out the other names beside it")
+        raise UsageError(f"{ALL} already holds every invariant; leave out the other names")
     names = [n for n in default if n in invariants] if hold is None else invariants if ALL in hold else hold
     check_names(f"invariant of {optimizer}", names, (*invariants, ALL))
     check_names("axis", changing, AXES)
     if not names or not changing:
-        raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
+        raise UsageError(f"no invariant is held or no axis changes; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
     changed = {axis: Monomial() for axis in AXES if axis not in changing}
     fixed = dict.fromkeys(m.substitute(changed) for i in held for m in i.fixed)
@@ -362,7 +364,7 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[C
 
 
 def _conflict(c: Conflict) -> list[Piece]:
-    """Makes the table row of a conflict."""
+    """Makes the table row that describes one contradiction between invariants."""
     fixed = ", ".join(f"{text(m)} ({name})" for (name, m), _ in c.parts)
     product = " ".join(f"({text(m)})" + (f"^({e})" if e != 1 else "") for (_, m), e in c.parts)
     return [fixed, literal(product), _piece(c.product)]

@@ -1,10 +1,10 @@
-"""Checks whether the base is large enough: the terms of demanded sizes that do not lead, at the user's sizes.
+"""Checks whether the base is large enough: whether subleading terms of the signals are small at the user's sizes.
 
 Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
 power of the sizes, such as (M/N)^(1/2). Numbers tuned where it is not small are tuned for both terms.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (the powers), ``Analysis.forms`` (finds the monomials),
-``verify/judging/mixtures.py`` (the same question for measured sizes).
+Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (the
+same question for measured sizes).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
 
 
 def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
-    """Yields every signal that must be Theta(1), with a number of updates and its monomials then.
+    """Yields every signal that must be Theta(1), with a number of updates and the monomials in its size after them.
 
     This is the last update for which the monomials are known; None and no monomials if there is none.
     """
@@ -124,7 +124,7 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.runs.forms(name, t)
+                forms = look.runs.list_lower_forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
                 break
@@ -133,7 +133,8 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
-    """Returns the ray of the base's own sizes, the powers there, and the axes that count as constants.
+    """Returns the ray on which the sizes of the base lie, the powers derived there, and the axes that count as
+    constants.
 
     None if there is no such ray or the parameterization is not derived.
     """

@@ -31,7 +31,11 @@ def recipe(r: Recipe) -> Document:
     blocks += [Lines.of(typeset(line)) for line in r.by_run]
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
-        blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))
+        blocks.append(
+            Lines.of(
+                typeset(f"these are the powers of {r.instead}, with them these signals grow on the ray of these sizes:")
+            )
+        )
         rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
         blocks.append(Grid.of(("signal", "t", "grows at least as", "factor"), rows))
     header = ("tensor", "what", "base", "rule", "factor", "target")
@@ -61,9 +65,9 @@ def _next_terms(answer: NextTerms) -> Iterator[Block]:
         yield Grid.of(header, map(_next_term, terms[:_SHOWN]))
     notes = ["powers alone, without constants"]
     if not terms:
-        notes = [f"no other term is above {limit} of a leading one (constants left out)"]
+        notes = [f"no other term is larger than {limit} times the leading one (up to constants)"]
     if len(terms) > _SHOWN:
-        notes.append(f"{len(terms) - _SHOWN} smaller terms are left out")
+        notes.append(f"{len(terms) - _SHOWN} smaller terms are not printed")
     if answer.unknown:
         few = ", ".join(answer.unknown[:_SHOWN])
         more = len(answer.unknown) - _SHOWN
@@ -86,7 +90,7 @@ def _rule(s: Setting) -> Piece:
 
 
 def number(value: float | None) -> str:
-    """Formats a number with six significant digits; None gives an empty string."""
+    """Formats a number with six significant digits; returns an empty string for None."""
     return "" if value is None else f"{value:.6g}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis, lead_within
+from scaling_algebra.dynamics.analysis import Analysis, limit_lead
 from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name_error
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -65,7 +65,7 @@ MEANS = (
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
 """The warning if the batch and the fraction of active experts change together."""
-_LITTLE = lead_within(50_000)
+_LITTLE = limit_lead(50_000)
 """Budget for a lower bound on a signal that grows."""
 
 Tuned = Mapping[str, float]
@@ -154,8 +154,8 @@ class Recipe(Rendered):
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
-            about = f"{held.about}: assumed, no part of what is certified"
-            yield f"batch and tokens ({about}) multiply, within the numbers: {inside}"
+            about = f"{held.about}: these rules are assumed; certificates do not cover them"
+            yield f"factors from batch and tokens ({about}), already contained in the numbers: {inside}"
             found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
             powers = {name.removesuffix(POWER): x for name, x in found.items() if name.endswith(POWER)}
             left = [f"{name} times {x:.6g}" for name, x in found.items() if not name.endswith(POWER)]
@@ -163,7 +163,7 @@ class Recipe(Rendered):
             most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)
             left += [f"which needs betas of {1 - 1 / most:.4g} or more at the base"] if most > 1 else []
             if left:
-                yield f"in no group and no export, set them yourself: {', '.join(left)}"
+                yield f"not contained in parameter groups and exports; set them yourself: {', '.join(left)}"
         shares = {Fraction(z.get("K", 1), z.get("M", 1)) for z in (self.way.base, self.way.target)}
         if len(shares) > 1 and any(x.name == "sde" for held in self.horizons.values() for x in held.held):
             yield MEANS
@@ -244,7 +244,7 @@ def with_either_epsilon(
         with suppress(Infeasible, UsageError):
             found = recipe(base, target, **asked, epsilon="negligible")
             if isinstance(derived, Infeasible) or not found.missing:
-                say(f"epsilon derived: {missing}; found with --epsilon negligible")
+                say(f"epsilon derived: {missing}; the numbers below have --epsilon negligible")
                 return found
     if isinstance(derived, Infeasible):
         raise derived
@@ -324,12 +324,14 @@ def recipe(
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.regime for rule in rules.values()):
-        raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
+        raise UsageError(f"{names} has no epsilon, or a negligible one that is not tuned; leave out eps")
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
     changed = batch[0] != batch[1] or tokens[0] != tokens[1]
     if hold is not None and not changed:
-        raise UsageError("hold is about batch and tokens, which do not change; give one of them, or leave it out")
+        raise UsageError(
+            "hold has no effect, since neither batch nor tokens change; give one of them, or leave out hold"
+        )
     horizons = {x.name: _horizon(x.name, hold) for x in rules.values()} if changed else {}
     run = {name: _run(held, held.factors(batch, tokens)) for name, held in horizons.items()}
 
@@ -358,20 +360,18 @@ def recipe(
 
 
 def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
-    """Returns the factors by quantity; if betas compound, those of 1 - beta become powers of beta."""
+    """Returns the factors by quantity; if averages are compounded, a power of beta takes the place of a factor of 1
+    - beta."""
     how = {f"one_minus_{beta}": f"{beta}{POWER}" for beta in ("beta1", "beta2")} if held.compounds else {}
     return {how.get(name, name): x for name, x in factors.items()}
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns the invariants of an optimizer.
-
-    Its variants share them, since a shape factor depends on neither batch nor tokens.
-    """
+    """Returns the rules for batch and tokens of an optimizer, without its suffixes such as a shape factor."""
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
-        raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
+        raise UsageError(f"there are no rules for batch and tokens with {optimizer}; leave them out, or choose adamw")
     if hold is None:
         return laws.horizon(optimizer)
     names = (laws.ALL, *dict.fromkeys(invariant.name for invariant in laws.data().invariant))
@@ -380,9 +380,9 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
-    """Returns the power of each setting in ``WHAT``.
+    """Returns init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
 
-    torch multiplies weight decay by the learning rate, and the product of both is constant.
+    torch multiplies weight decay by the learning rate; the decay is such that this product is constant.
     """
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
@@ -566,15 +566,17 @@ def _restrict_ray(ray: Ray, network: Network) -> Ray:
         UsageError: the depth grows, but only the shapes of the network are known.
     """
     if network.unread and ray["L"]:
-        raise UsageError(f"{network.unread}; by shape, nothing is known of the depth: keep L")
+        raise UsageError(
+            f"{network.unread}; the shapes of parameters do not show how numbers depend on depth; keep L fixed"
+        )
     return ray if "L" in network.axes.values() else Ray({a: r for a, r in ray.rates.items() if a != "L"})
 
 
 def _union(derivations: Sequence[Derivation]) -> Scaling:
-    """Merges the powers of the parts of one model.
+    """Merges the powers of several networks that are parts of one model.
 
     Raises:
-        Infeasible: they disagree on a tensor that they share.
+        Infeasible: they derive different powers for a tensor that they share.
     """
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}
@@ -583,12 +585,15 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
         shared += [name for name, x in d.scaling.multipliers.items() if multipliers.setdefault(name, x) != x]
         if shared:
             names = " and ".join(x.network.name for x in derivations)
-            raise Infeasible(f"{names} disagree on {shared[0]}, which they share")
+            raise Infeasible(
+                f"{names} share the tensor {shared[0]} but derive different powers for it; give the networks "
+                "different names for it, or hold its power"
+            )
     return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """Yields each signal that grows with these powers on the original ray."""
+    """Yields each signal that grows on the ray of the sizes if the powers of the nearby ray are used."""
     assert going.ray is not None
     seen = set()
     for d in derivations:

@@ -59,12 +59,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Breaks:
-    """A signal that grows on this ray, with the powers of the nearest ray that has a parameterization.
+    """A signal that grows, because there is no parameterization on the ray of the sizes and powers of a nearby ray are
+    used.
 
     Attributes:
         signal: the signal.
         step: the number of updates after which it is largest.
-        growth: the power of the axes that it grows as.
+        growth: the power of the axes with which it grows.
         factor: the factor by which it grows from the base to the target.
     """
 

@@ -120,7 +120,9 @@ def way(base: Sizes, target: Sizes) -> Way:
         if missing := sort_axes(one.keys() - other.keys()):
             named = ", ".join(a if describe_axis(a) == a else f"{a} ({describe_axis(a)})" for a in missing)
             kept = ",".join(f"{a}={one[a]}" for a in missing if a != "K" or one[a] != one.get("M"))
-            raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
+            raise UsageError(
+                f"the {has} has {named}, but the {lacks} does not; add {kept} to the {lacks} if it does not change"
+            )
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
     if all(x == 1 for x in ratios.values()):  # every factor is 1 on any ray
         first = "N" if "N" in base else next(iter(base))
@@ -134,7 +136,7 @@ def way(base: Sizes, target: Sizes) -> Way:
 
 
 def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
-    """Returns the ray whose rates are proportional to the logarithms of ratios, and whether it is exact.
+    """Returns the ray whose rates are proportional to the logarithms of the growth factors, and whether it is exact.
 
     Law: a formula holds on a cone of rays, so only the side of every wall matters. Sides are compared in integers, and
     the rates are the simplest ones on the same sides.

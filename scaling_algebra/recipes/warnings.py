@@ -31,9 +31,15 @@ def warnings(
     base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":
-            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {describe_axis(axis)}"
+            yield (
+                f"{axis} is 1 at the base, so that the values tuned there do not depend on the {describe_axis(axis)}; "
+                f"tune a base with a larger {axis}"
+            )
         elif size < min(SMALL_WIDTH, target[axis]) and axis in ("N", "N_e"):
-            yield f"{axis} is {size} at the base: powers of it hold for large {describe_axis(axis)}"
+            yield (
+                f"{axis} is only {size} at the base, and powers of it are valid for large {describe_axis(axis)}; tune "
+                f"a base with a larger {axis}"
+            )
     if ray is None:
         yield (
             "no ray leads from the base to the target, since an axis shrinks or K outgrows M, and the theory is about "
@@ -59,7 +65,7 @@ def warnings(
     if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
                        if d.optimizer.of(role).constraint}):  # fmt: skip
         yield (
-            f"{' and '.join(kept)} keeps the norm that a tensor starts with: what starts at zero, as biases mostly do, "
+            f"{' and '.join(kept)} keeps the initial norm of a tensor, with: what starts at zero, as biases mostly do, "
             "stays zero; start it at the init std above, or step it with adamw"
         )
     if any("decay" in s for s in tensors.values()):

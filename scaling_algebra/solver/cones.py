@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from scaling_algebra.dynamics.analysis import Analysis, lead_within
+from scaling_algebra.dynamics.analysis import Analysis, limit_lead
 from scaling_algebra.linear.cone import Cone, bounding, simplicity
 from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
@@ -24,7 +24,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .convexity import Looks, growing, normalises, open_axes, ray_along
 
-_LITTLE = lead_within(5_000)
+_LITTLE = limit_lead(5_000)
 """Budget for a corner of the region, which may lie outside the cone."""
 
 
@@ -37,16 +37,17 @@ def reach(
     looks: Looks,
     fixed: frozenset[str] = frozenset(),
 ) -> Cone | None:
-    """Finds the cone of rays on which no monomial is seen to break a demand; None if there is no such ray.
+    """Finds the cone of rays on which a formula meets every demand, as far as monomials show; None if there is no such
+    ray.
 
-    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a corner breaks a
-    demand, cut it off by the half-space on which the monomial that breaks it is O(1).
+    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a spanning ray
+    violates a demand, cut it off by the half-space on which the violating monomial is O(1).
 
     Args:
         scaling: the formula.
         optimizer: the optimizer that it is for.
         parameterization: the source of the demands.
-        structure: its discrete choices.
+        structure: tensors that start at zero or are shared by all experts.
         ray: the ray on which the formula was found.
         looks: analyses of the network; they are shared with the cones of other formulas.
         fixed: axes that do not grow.
@@ -80,7 +81,7 @@ def reach(
 
 
 def descent(scaling: Scaling) -> Scaling:
-    """Returns the equivalent scaling for gradient descent, with learning rate over epsilon.
+    """Converts a scaling to the equivalent one for gradient descent: learning rates are divided by epsilons.
 
     Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
     """
@@ -111,11 +112,13 @@ def _make_ray(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
 
 
 def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
-    """Returns gradient descent whose learning rates include the normalisers at the last step on a ray.
+    """Returns a scaling of gradient descent whose learning rates include the normalisers of the last step on a ray.
 
-    It agrees with the normalising optimizer wherever its normalisers are these powers of the axes.
+    It trains like the normalising optimizer wherever its normalisers are these powers of the axes.
     """
-    forms_of = {role: [x.form for x in look.runs.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
+    forms_of = {
+        role: [x.form for x in look.runs.list_step_factors(role, HORIZON - 1) if x.form] for role in scaling.tensors
+    }
     rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 

@@ -25,21 +25,24 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """A cache of analyses of formulas on rays. Cones that share a ray have the same exponents there.
+    """A cache of analyses, by formula and ray.
 
-    Products of kernels are shared by all formulas on a ray.
+    Cones that share a ray have the same exponents there, and all formulas on a ray share products of kernels.
 
     Args:
         network: the network.
         routed: include rays with K < M, and their limits.
 
     Raises:
-        UsageError: the network divides or gates by sizes; its divisors are not linear in the rates.
+        UsageError: the network has divisors or gates of unknown size; these are not linear in the rates.
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
         if nonlinear_functions(network):
-            raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
+            raise UsageError(
+                f"{network.name} has divisors or gates of unknown size, so that its sizes are not convex in the "
+                "rates; use scalecalc derive on single rays"
+            )
         self.network, self.routed = network, routed
         self._analyses: dict[Hashable, Analysis] = {}
         self._algebras: dict[Hashable, dict[Budget, Algebra]] = {}
@@ -156,25 +159,27 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
 
 
 def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
-    """Finds a step whose factor is not linear on the cone. Rays inside the cone are then undecided."""
+    """Finds a step whose factor on the gradient is not a single power of the axes on the cone; sizes inside the cone
+    are then undecided."""
     for role in inside.network.tensors:
         for t in range(last):
-            middle = inside.runs.step(role, t)
+            middle = inside.runs.list_step_factors(role, t)
             for look in corners:
-                steps = look.runs.step(role, t)
-                name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
+                steps = look.runs.list_step_factors(role, t)
+                name = f"undecided: on {look.ray} the factor on the gradient of {role} at t={t}"
                 if len(steps) != len(middle):
                     return Failure(f"{name} is not known", undecided=True)
                 for answer, here in zip(middle, steps, strict=True):
                     if answer.form is None or not (answer.decided and here.decided):
                         return Failure(f"{name} is not known", undecided=True)
                     if scaling.size(answer.form).on(look.ray) != here.size:
-                        return Failure(f"{name} is not one power on the cone", undecided=True)
+                        return Failure(f"{name} is not one power of the axes on the cone", undecided=True)
     return None
 
 
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
-    """Explains why a demanded size is not that of one monomial on the whole cone; None if it is."""
+    """Explains why a size that must be Theta(1) or balanced is not given by one monomial on the whole cone; None if
+    it is."""
     if demand.kind == "balanced":
         middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []
@@ -185,7 +190,10 @@ def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis,
                 here = look(name, demand.horizon)
                 expected = None if power is None else power.on(look.ray)
                 if not (answer.decided and here.decided) or here.size != expected:
-                    return Failure(f"{name} is undecided, or not of one size, on {look.ray}", undecided=True)
+                    return Failure(
+                        f"the size of {name} is undecided on {look.ray}, or is not one power on the whole cone",
+                        undecided=True,
+                    )
         apart = any(a.on(look.ray) != b.on(look.ray) for look in corners for a, b in pairwise(powers))
         return Failure("their sizes differ") if apart else None
     eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
@@ -195,4 +203,4 @@ def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis,
     answers = (inside(name, t) for name in demand.quantities for t in range(first, demand.horizon + 1))
     sizes = (scaling.size(a.form) / eps for a in answers if a.form is not None)
     reached = any(all(not power.on(look.ray) for look in corners) for power in sizes)
-    return None if reached else Failure("no monomial of it is Theta(1) on all rays")
+    return None if reached else Failure("none of its monomials is Theta(1) on all rays of the cone")

@@ -10,10 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means, lead_within
+from scaling_algebra.dynamics.analysis import LEAD, MINIMAL, QUICKLY, RESTRICTED, WITNESS, Analysis, Method, limit_lead
 from scaling_algebra.dynamics.brackets import Bracket, Exponent
-from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, QUICK, SHOWN, WORK
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.budgets import (
+    DEMAND_WORK,
+    FIRST_DEMAND_WORK,
+    NEXT_UPDATE_WORK,
+    PIECE_WORK,
+    QUICK_BUDGETS,
+    SEARCH_BUDGETS,
+    WORK_LIMIT_REASON,
+)
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
@@ -53,11 +61,11 @@ CHANGES = frozenset({"change", "propagating", "effective", "cross"})
 """Parts of a change, which are zero before the first update. If work runs out, step 0 is undecided as well; the report
 then names a later step.
 """
-NO_COMMON = "the demands that fix the unknowns have no common solution"
+NO_COMMON = "the desiderata that determine the parameters have no common solution"
 """Reason of a search that fails although each demand by itself has a solution."""
-_AHEAD = lead_within(AHEAD)
+_AHEAD = limit_lead(NEXT_UPDATE_WORK)
 """Budget for the update after the horizon."""
-_SPENT = "skipped terms may be as large, also at the largest budgets (--effort)"
+_SPENT = "terms that were skipped may be as large, even with the largest work limit (--effort)"
 """The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
@@ -99,7 +107,7 @@ class NotFound(Infeasible):
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
-        miss = "muP's numbers miss " if self.failure.startswith("MSSP") and not asked.given else ""
+        miss = "muP's numbers violate " if self.failure.startswith("MSSP") and not asked.given else ""
         return f"found no {missing} ({how}): {miss}{self.failure}"
 
 
@@ -111,8 +119,8 @@ def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
         without = " ".join(f"--without {name}" for name in by)
         how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
         return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
-    if sparse(network, ray):
-        return f"K < M on {ray}; proofs are for K = M"
+    if is_sparse(network, ray):
+        return f"K < M on {ray}, and proofs support K = M only"
     for rule in optimizer.rules:
         if rule.normalises and not rule.epsilon:
             who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
@@ -134,13 +142,13 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
 
 @dataclass(frozen=True)
 class Fixing:
-    """The condition that fixes one unknown.
+    """The condition that determines one unknown exponent.
 
     Attributes:
         demand: the demand.
-        quantity: the quantity for which it binds.
-        step: the step at which it binds.
-        form: the form that is set to Theta(1).
+        quantity: the quantity whose size the demand restricts.
+        step: the number of updates after which it is the largest.
+        form: the monomial that must be Theta(1), as a linear form in the unknowns.
     """
 
     demand: Demand
@@ -150,12 +158,13 @@ class Fixing:
 
 
 def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
-    """Tests whether a demand applies to an optimizer: a demand on an epsilon needs a rule that has one."""
+    """Tests whether a demand applies to an optimizer: one on an epsilon applies only if the tensor's rule has an
+    epsilon."""
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Rejects a point by lower bounds, which are quick and mostly sufficient.
+    """Rejects parameters that violate a demand, by lower bounds, which are quick to compute and mostly sufficient.
 
     Raises:
         Infeasible: a demand fails.
@@ -166,7 +175,7 @@ def check(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def is_met(demand: Demand, look: Analysis) -> bool:
-    """Tests whether an upper bound and a witness prove that a demand is met at every step.
+    """Tests whether an upper bound and, for Theta(1), a monomial of this size prove that a demand is met.
 
     Law: a quantity that must be O(1) is bounded by 1 after any number of updates. A quantity that must be Theta(1) has
     in addition a monomial of this size at some step up to the horizon, which no later term cancels.
@@ -194,30 +203,31 @@ def is_bounded(demand: Demand, look: Analysis) -> bool:
 
 
 def below(demand: Demand, look: Analysis) -> Failure | None:
-    """Reports quantities that must be Theta(1) but are smaller at the start and bounded by less at every later step."""
+    """Reports a demand for Theta(1) that is violated because the upper bounds are smaller, at the start and at every
+    later step."""
     uppers = [look.upper(name) for name in demand.quantities]
     sizes = [x for x in uppers if x is not None]
     if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
         return None
-    start = [look(name, 0, SHORTLY) for name in demand.quantities]
+    start = [look(name, 0, QUICKLY) for name in demand.quantities]
     if not all(x.decided and (x.size is None or x.size < 0) for x in start):
         return None
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
 
 
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
-    """Reports a tensor whose change must act at Theta(1) but acts by less at every step up to the horizon.
+    """Reports a demand that is violated because the update of its tensor is too small at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
 
     Args:
-        demand: the demand on the action of the change.
+        demand: the demand on the effect of the update.
         look: the analysis.
         closer: an analysis with a larger budget, used for changes that ``look`` does not decide quickly.
     """
     statement = look.network.producer(demand.quantities[0].partition(".")[0])
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
-    if demand.kind != "theta" or not acts.issuperset(demand.quantities) or sparse(look.network, look.ray):
+    if demand.kind != "theta" or not acts.issuperset(demand.quantities) or is_sparse(look.network, look.ray):
         return None
     if not isinstance(statement, Product) or statement.tensor is None or statement.multipliers:
         return None
@@ -230,7 +240,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
         terms += max(size for size in read if size is not None)
     moved = []
     for t in range(1, demand.horizon + 1):
-        quick = look(f"d{tensor.symbol}", t, SHORTLY)
+        quick = look(f"d{tensor.symbol}", t, QUICKLY)
         answer = quick if quick.decided else closer(f"d{tensor.symbol}", t)
         size = answer.size if answer.decided else look.upper(f"d{tensor.symbol}")
         if size is None and not answer.decided:
@@ -243,12 +253,13 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
 
 
 def _alike(look: Analysis, demand: Demand) -> bool:
-    """Tests whether bounds and witnesses prove that quantities have one size, exact zeros aside.
+    """Tests whether an upper bound and a monomial prove that all quantities of a demand have one size; exact zeros are
+    ignored.
 
     Networks without norms are counted exactly and need no such proof; for them only exact zeros give True.
     """
     last = demand.horizon
-    there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, SHORTLY).zero]
+    there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, QUICKLY).zero]
     sizes = {look.upper(name) for name in there} if look.network.norms else {None}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None:
@@ -257,9 +268,9 @@ def _alike(look: Analysis, demand: Demand) -> bool:
 
 
 def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
-    """Tests whether a witness proves that one of the quantities has exactly this size at one of the steps.
+    """Tests whether a monomial is found that gives one of the quantities exactly this size at one of the steps.
 
-    Restricted runs cost the least; they are tried for all steps first.
+    Runs in which fewer tensors train cost the least; they are tried for all steps first.
     """
     cheap = (look(name, max(steps), RESTRICTED) for name in demand.quantities)
     return any(x.low == size for x in cheap) or any(
@@ -267,7 +278,7 @@ def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Frac
     )
 
 
-def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure | None:
+def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure | None:
     """Reports a quantity that diverges one update after the horizon, as far as a small budget shows; None if none does.
 
     Growth from step to step can start below the horizon's bound and pass it later. Lower bounds are enough to reject.
@@ -329,7 +340,8 @@ def violation(
 
 
 def _tensor(demand: Demand, quantity: str, network: Network) -> str:
-    """Returns the tensor that a demand fixes, or that produces the signal of a quantity; empty if there is none."""
+    """Returns the tensor whose parameter a demand determines, or which computes the signal of a quantity; "" for
+    none."""
     if (role := demand.fixes.partition(".")[2]) in network.tensors:
         return role
     made = [s for s in network.statements if s.out == quantity.partition(".")[0] and isinstance(s, Product)]
@@ -371,7 +383,7 @@ def summarise_failures(failures: Sequence[str], where: str) -> list[str]:
 
 
 def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
-    """Explains why a given epsilon does not have the size of its gradient; None if it does."""
+    """Explains why an epsilon that the user fixed does not have the size of its gradient; None if it does."""
     role = demand.fixes.removeprefix("d.")
     if demand.kind != "scale" or not concerns(demand, look.optimizer):
         return None
@@ -392,15 +404,16 @@ def diverges(look: Analysis, demand: Demand) -> bool:
 
 
 def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
-    """Finds the form that must become Theta(1).
+    """Finds the monomial that must become Theta(1), as a linear form in the unknown exponents.
 
     It is taken at the first step where the quantity diverges, else at the step where it is largest. A divergence feeds
-    every later step, so the earliest one is to be corrected. None if all forms are exactly zero.
+    every later step, so the earliest one is to be corrected. None if the quantity is exactly zero at every step.
 
     Args:
         look: the analysis.
         demand: the demand on the quantity.
-        meeting: prefer a form proved to lead by a bound and a witness; there are no bounds where something diverges.
+        meeting: prefer a monomial that is proved to lead by an upper bound; there are no bounds where something
+            diverges.
 
     Raises:
         Infeasible: nothing is known of the quantity.
@@ -422,10 +435,8 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """Reports the first demand on a quantity of which nothing is known at some step.
-
-    Another form of the quantity may lead then.
-    """
+    """Reports the first demand on a quantity whose size is unknown at some step, so that another monomial may lead
+    then."""
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
             for name in demand.quantities:
@@ -435,7 +446,7 @@ def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
-    """Finds the first witness that is as large as the upper bound at every step; None if there is none."""
+    """Finds the first monomial that equals the upper bound of the quantity for all steps; None if there is none."""
     uppers = [look.upper(name) for name in demand.quantities]
     top = max((x for x in uppers if x is not None), default=None)
     if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
@@ -448,14 +459,14 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
         for name in demand.quantities:
             answer = look(name, t, WITNESS)
             if answer.form is not None and answer.low == top:
-                simplest = look(name, t, SIMPLY)
+                simplest = look(name, t, MINIMAL)
                 form = simplest.form if simplest.form is not None and simplest.lead == top else answer.form
                 return Fixing(demand, name, t, _scale_form(demand, form))
     return None
 
 
 def _scale_form(demand: Demand, form: Form) -> Form:
-    """Returns the form that must be Theta(1): of the quantity, or for a ``scale`` demand of n^d times the quantity."""
+    """Returns the linear form that must be zero: the size of the quantity, for a ``scale`` demand multiplied by n^d."""
     if demand.kind != "scale":
         return form
     counts = dict(form.unknowns)
@@ -467,17 +478,17 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 
 
 def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
-    """Returns the sizes that stay undecided, if no demand is seen to fail.
+    """Returns the demands that stay undecided, after checking that no demand is known to fail.
 
-    A demand is met where bound and witness agree. The others are examined step by step. Once one stays undecided with
-    the larger budgets, the others get the first two only, and after a few the first only, unless full effort is
-    requested.
+    A demand is met if an upper bound and a monomial agree. The others are examined step by step. Once one stays
+    undecided with the larger budgets, the others get the first two only, and after a few the first only, unless full
+    effort is requested.
 
     Raises:
         Infeasible: a demand does not hold.
     """
     demands = list(demands)
-    for one, every in SHOWN:
+    for one, every in DEMAND_WORK:
         if one is None:
             check(demands, look)
         with at.within(every):
@@ -493,7 +504,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if failure := look_ahead(demand, ahead, _AHEAD):
             raise Infeasible(failure)
     left: list[OpenDemand] = []
-    closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
+    closer, quick = look.with_budgets(() if at.effort else SEARCH_BUDGETS), look.with_budgets(QUICK_BUDGETS[:1])
     for demand in iterate_with_progress("certifying", "demands left", demands):
         failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
         if failure and failure.undecided and (at.effort or not left):
@@ -504,7 +515,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
             limited = demand.kind in ("theta", "bounded")
             left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
     other = look.bounds.why or (_SPENT if at.effort else "")
-    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK) else x for x in left)
+    return tuple(replace(x, why=other or x.why) if x.why in ("", WORK_LIMIT_REASON) else x for x in left)
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
@@ -516,7 +527,7 @@ def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None)
 def unmet(
     at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
 ) -> tuple[tuple[tuple[Demand, str], ...], tuple[OpenDemand, ...]]:
-    """Returns the demands that fail, in order of update and signal, and the sizes that are undecided.
+    """Returns the demands that fail, in order of update and signal, and those that are undecided.
 
     Args:
         at: the engine at this and other points.
@@ -536,7 +547,7 @@ def unmet(
         return None if is_met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
 
     with at.within(work):
-        for one in (None,) if work is None else (LITTLE, work // 4, None):
+        for one in (None,) if work is None else (FIRST_DEMAND_WORK, work // 4, None):
             for d in iterate_with_progress("certifying", "demands", demands):
                 with at.within(one):
                     failures[d] = failure(d, one is not None)
@@ -545,18 +556,18 @@ def unmet(
         alone = Analysis(at.ray, look.point, at.optimizer, at.network)
         alone.notes = look.notes  # assumptions of its answers are reported here, too
         failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
-    closer = look.but(ladder=())
-    with at.within(PIECE):
+    closer = look.with_settings(budgets=())
+    with at.within(PIECE_WORK):
         failures |= {d: dwindles(d, look, closer) or x for d, x in failures.items() if x and x.undecided}
     found = causes_first(failures, at.network)
     return tuple((d, x.reason) for d, x in found if not x.undecided), tuple(x.open for _, x in found if x.open)
 
 
 def not_below(demands: Iterable[Demand], look: Analysis) -> None:
-    """Examines demands by upper bounds alone.
+    """Checks by upper bounds alone that no quantity is smaller than a demand requires.
 
     Raises:
-        Infeasible: something is bounded by less than it must be.
+        Infeasible: one is.
     """
     for d in demands:
         if failure := below(d, look):
@@ -564,16 +575,16 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
-    """Examines the parts of sums over experts that a single tensor produces.
+    """Checks the parts of sums over experts that come from a single tensor; used to decide about a candidate by bounds.
 
     Raises:
-        Infeasible: there are no bounds, something is bounded by less than it must be, or a part is undecided.
+        Infeasible: a part has no upper bound, is smaller than it must be, or is undecided.
     """
     if look.bounds.why:
         raise Infeasible(look.bounds.why, undecided=True)
     not_below(demands, look)
     names = {f"{e.out}.{k}" for e in experts(at.network) for k, x in e.pieces.items() if x not in e.entering}
     for d in (d for d in demands if names.intersection(d.quantities)):
-        with at.within(PIECE):
-            if failure := violation(d, look.closely(QUICK[:1])):
+        with at.within(PIECE_WORK):
+            if failure := violation(d, look.with_budgets(QUICK_BUDGETS[:1])):
                 raise Infeasible(failure, demand=d)

@@ -16,7 +16,7 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.dynamics.quantities import quantity
+from scaling_algebra.dynamics.quantities import find_quantity
 from scaling_algebra.errors import UsageError, find_entry
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import (
@@ -54,11 +54,14 @@ LAWS = {
 }
 """The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
 SHARED = "; of inputs that are shares of a softmax, each one over their number"
-STARTS = "it starts at zero, as the network says"
+STARTS = "the network declares that it starts at zero"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
 """The reasons of a buffer's init, and of its rate if the layer-wise law gives it."""
-TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+TIES = (
+    "a router that starts at zero makes all logits equal, so that top-K selects at random or by position; add noise "
+    "to the router"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -333,8 +336,8 @@ def signals(
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
     for name in quantities or ():
-        quantity(look.table, name)
-    return Signals(d, steps, look.all(steps, quantities))
+        find_quantity(look.table, name)
+    return Signals(d, steps, look.evaluate_all(steps, quantities))
 
 
 def _derive_from_demands(asked: Configuration) -> Derivation:
@@ -384,7 +387,10 @@ def _by_shape(asked: Configuration) -> Derivation:
         UsageError: the parameterization needs more than the shapes of tensors.
     """
     if asked.parameterization.name != "mup":
-        raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
+        raise UsageError(
+            f"{asked.network.unread}; the shapes of its parameters suffice for muP, not for "
+            f"{asked.parameterization.title}; give --parameterization mup"
+        )
     if asked.optimizer.regime is not None:
         asked = asked.but(epsilon="negligible")
     law = at_full_alignment(asked.network, asked.ray, asked.optimizer).items()
@@ -397,7 +403,7 @@ def _by_shape(asked: Configuration) -> Derivation:
         for role in asked.network.tensors
     }
     reasons = {(role, what): f"by shape: {LAWS[what]}" for role, what in _settings(asked.network) if role in tensors}
-    level = Level(unread=f"{BY_SHAPE}; in the way of more: {asked.network.unread}")
+    level = Level(unread=f"{BY_SHAPE}; its equations could not be read: {asked.network.unread}")
     return Derivation(asked, asked.given.over(Scaling(tensors)), reasons | _as_given(asked), level=level)
 
 
@@ -432,7 +438,7 @@ def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) 
 
 
 def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the reason of each number of a solution, by role and setting."""
+    """Returns the reason text of each number of a solution, by (role, setting)."""
     reasons = _by_law(network, ray, solution) if not solution.fixed_by else {}
     for role in network.tensors:
         for label, letter in SETTINGS.items():
@@ -455,7 +461,8 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the layer-wise law that gives each number, for numbers that are not zero."""
+    """Returns the layer-wise law behind each number of a solution, by (role, setting), for numbers that are not
+    zero."""
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():
@@ -490,7 +497,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
-    """Says for every given number whether the demand that would fix it holds."""
+    """Returns the reason text of every number that the user fixed: whether the demand that would determine it holds."""
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.list_demands(asked.network, solution.structure) if d.fixes}
     failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
@@ -517,7 +524,8 @@ def _make_derivation(
 
 
 def _borrow_mup(asked: Configuration) -> Derivation:
-    """Returns the muP of another network of the family; tensors that it lacks get Theta(1) init and rate."""
+    """Applies the muP of another network of the family; tensors that the other network lacks get Theta(1) init and
+    rate."""
     rule = asked.parameterization
     family = rule.borrowed.partition("-")[0]
     if not asked.network.name.startswith(f"{family}-"):
@@ -551,7 +559,7 @@ def _define_published(asked: Configuration) -> Derivation:
     reasons = {}
     for role in network.tensors:
         reasons[role, "init"] = f"{gauge}: {rule.definition}"
-        reasons[role, "lr"] = "frozen: no rate" if role in network.frozen else why_lr
+        reasons[role, "lr"] = "frozen: it has no learning rate" if role in network.frozen else why_lr
     faithful = [role for role in network.tensors if optimizer.of(role).epsilon and role not in network.frozen]
     tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}
     tensors |= {role: replace(tensors[role], lr=None, eps=None) for role in network.frozen}
@@ -568,13 +576,16 @@ def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
-    """Sets the learning rate at which the first step changes the first layer by Theta(1).
+    """Sets the learning rate such that the first step changes the first layer by Theta(1).
 
-    One epsilon is set such that no first gradient is below it, as the routers paper assumes.
+    All tensors get one epsilon, which no gradient of the first step is below, as the routers paper assumes.
     """
     ray, network = asked.ray, asked.network
     if not ray["N"]:
-        raise UsageError(f"{asked.parameterization.name} counts in the width, and N does not grow on {ray}; give N > 0")
+        raise UsageError(
+            f"{asked.parameterization.name} is defined in powers of the width N, which does not grow on {ray}; give a "
+            "ray with N > 0"
+        )
 
     def look(scaling: Scaling) -> Analysis:
         return Analysis(ray, scaling.point(ray), asked.optimizer, network)
@@ -590,7 +601,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
 
 
 def _with_readout(scaling: Scaling, roles: Sequence[str], other: Scaling | None) -> Scaling:
-    """Takes the init of the readouts from another scaling, or sets it to zero if there is none."""
+    """Returns a scaling with the readout inits of another one, or with readouts that start at zero if ``other`` is
+    None."""
     stds = {role: None if other is None else other.tensors[role].init_std for role in roles}
     last = {role: replace(scaling.tensors[role], init_std=std) for role, std in stds.items()}
     return replace(scaling, tensors={**scaling.tensors, **last})

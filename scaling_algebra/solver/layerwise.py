@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.analysis import QUICKLY, WITNESS, Analysis
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.ancestors import is_trained
@@ -29,12 +29,12 @@ _LEARNED = ("effective", "cross")
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
-    """Computes powers of the unknowns from the alignment exponents of every layer, as measured by the engine.
+    """Computes the powers of the parameters from the alignment exponents of every layer, which the engine measures.
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
     since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
-    axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
+    axes grow at one rate, this decides which of them has a power. The solver keeps an entry only if it equals the
     solution on the ray.
     """
     network, t = look.network, last_step(look.network, structure)
@@ -73,7 +73,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers.
+    """Computes powers of the multipliers, from the demand that the products with them learn by Theta(1).
 
     A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
     """
@@ -93,7 +93,8 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Computes powers of the weights of auxiliary losses: their gradients are one over the number of entries, too."""
+    """Computes powers of the weights of auxiliary losses, such that their gradients are one over the number of
+    entries."""
     powers: dict[str, Power] = {}
     for loss, x, g in find_meetings(look.network):
         count, weight = look.network.size(look.network.signals[x]), name_weight(look.network, loss)
@@ -103,7 +104,7 @@ def _weights(look: Analysis, t: int) -> dict[str, Power]:
 
 
 def _single(statement: Product) -> bool:
-    """Tests whether a product has one signal and no tensor."""
+    """Tests whether a product consists of one signal, without a tensor."""
     return not statement.tensor and len(statement.factors) == 1
 
 
@@ -123,7 +124,8 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
 
 
 def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
-    """Returns the power of a number of terms by which a size exceeds the product of its parts.
+    """Returns the alignment as a power of the number of summed terms: the factor by which a sum exceeds one of its
+    terms.
 
     Args:
         look: the analysis.
@@ -141,7 +143,7 @@ def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts
 
 
 def _size(look: Analysis, name: str, t: int) -> Fraction | None:
-    return look(name, t, SHORTLY).lead
+    return look(name, t, QUICKLY).lead
 
 
 def _change_size(look: Analysis, signal: str, t: int) -> Fraction | None:
@@ -165,7 +167,7 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
     for name in names if None not in uppers and t else ():
         if top is not None and look(name, t, WITNESS).low == top:
             return top
-    answers = [look(name, t, SHORTLY) for name in names]
+    answers = [look(name, t, QUICKLY) for name in names]
     if not all(x.decided for x in answers):
         return None
     return max((x.size for x in answers if x.size is not None), default=None)
@@ -209,13 +211,14 @@ def at_full_alignment(
 
 
 def shares(network: Network, ray: Ray, s: Product) -> Power:
-    """Counts the shares of a softmax that a product sums; each is one over this number. 1 if it sums none."""
+    """Counts the softmax weights that a product sums over, each of which is one over this number; 1 if there are
+    none."""
     count = Power()
     for x in s.factors:
         made = network.producer(x.name)
         if isinstance(made, Function) and made.kind.kind == "softmax":
             over = x.indices[network.signals[made.out].index(made.over)]
-            few = made.kind.selects and sparse(network, ray)
+            few = made.kind.selects and is_sparse(network, ray)
             count *= (
                 (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed_indices(s) else Power()
             )
@@ -223,14 +226,16 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
 
 
 def shares_read(network: Network, ray: Ray, role: str) -> Power:
-    """Returns the smallest number of softmax shares that a use of a tensor sums; 1 if a use sums something else."""
+    """Returns the number of softmax weights that a tensor is multiplied with: the smallest over its uses, 1 for
+    other uses."""
     counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
     return min(counts, key=lambda x: x.on(ray))
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """Counts the terms of the sum that each free multiplier scales. Weights that sum to 1 count as one term."""
-    active, found = sparse(network, ray), dict[str, Power]()
+    """Counts, for each multiplier that is derived, the terms of the sum that it scales. Weights that sum to 1 count
+    as one."""
+    active, found = is_sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed_indices(s))
         if active and summed_expert_indices(network, s):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, SHORTLY, WITNESS, Analysis
-from scaling_algebra.dynamics.run import unknowns
+from scaling_algebra.dynamics.analysis import LEAD, QUICKLY, WITNESS, Analysis
+from scaling_algebra.dynamics.run import name_unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.desiderata import Demand, Structure
@@ -41,11 +41,13 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
     The weight of an auxiliary loss is such that its gradients are one over the number of entries.
     """
     law = at_full_alignment(at.network, at.ray, at.optimizer, structure)
-    values = dict.fromkeys(unknowns(at.network), Fraction(0)) | {name: power.on(at.ray) for name, power in law.items()}
+    values = dict.fromkeys(name_unknowns(at.network), Fraction(0)) | {
+        name: power.on(at.ray) for name, power in law.items()
+    }
     for loss, x, g in find_meetings(at.network):
         weight = name_weight(at.network, loss)
         look = at.analyse_at(structure.point(at.network, values | {weight: Fraction(0)}))
-        size = look(f"{g}.by-{loss}", 0, SHORTLY).lead or Fraction(0)
+        size = look(f"{g}.by-{loss}", 0, QUICKLY).lead or Fraction(0)
         values[weight] = at.network.size(at.network.signals[x]).on(at.ray) + size
     return values
 
@@ -55,7 +57,7 @@ def make_lazy_start(at: Places) -> dict[str, Fraction]:
 
     There every form is of first order in the updates.
     """
-    values = dict.fromkeys(unknowns(at.network), Fraction(0))
+    values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
         values[f"b.{role}"] = at.network.size(tensor.fan_in).on(at.ray) / 2
         values[f"c.{role}"] = _LAZY * at.ray.largest
@@ -63,7 +65,8 @@ def make_lazy_start(at: Places) -> dict[str, Fraction]:
 
 
 def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
-    """Tests whether bounds and witnesses prove that values meet the demands on sizes of signals."""
+    """Tests whether upper bounds and monomials that attain them prove that parameters meet the demands on sizes of
+    signals."""
     look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
     return all(is_met(d, look) for d in iterate_with_progress("deriving", "demands", asked))
@@ -143,7 +146,7 @@ def newton(
         holds = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
         if all(holds):
             if solve_linear(rows, names) is None:
-                raise Infeasible("the demands that fix the unknowns leave one of them free")
+                raise Infeasible("the desiderata do not determine all parameters")
             return look, forms
         keep: list[Row] = [
             ({name: 1}, values[name]) for name in names
@@ -160,7 +163,7 @@ def newton(
 
 
 def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
-    """Tests whether quantities that are exactly zero stay so at every later update.
+    """Tests whether quantities that are exactly zero at step ``last`` stay so at every later update.
 
     Law: zeros follow from the tensors that are zero. Once an update leaves all of these unchanged, so does every later
     one.
@@ -177,7 +180,7 @@ def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
 
 
 def _row(look: Analysis, form: Form, held: Values) -> Row:
-    """Returns the equation that makes a form Theta(1), in the unknowns that are not held."""
+    """Returns the linear equation which says that a monomial is Theta(1), in the unknowns without a fixed value."""
     constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(look.ray))
     return {u: n for u, n in form.unknowns if u not in held}, -constant
 
@@ -222,9 +225,10 @@ def _after_descent(
 
 
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
-    """Converts a solution of gradient descent for rules with an epsilon.
+    """Converts a solution of gradient descent to one for rules with an epsilon.
 
-    Epsilons become the largest gradients of its run, and c - d takes the value of c. Held unknowns keep their values.
+    Epsilons become the largest gradients of its run, and c - d takes the value of c. Unknowns with a fixed value keep
+    it.
     """
     values = dict(look.point.values)
     for role in at.epsilons:
@@ -251,7 +255,8 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
-    """Solves the linear system of the leading forms once per axis, instead of once for the ray."""
+    """Solves the linear system of the leading monomials for the powers of each axis, instead of once for the powers
+    of n."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]
     for axis in dict.fromkeys(axis for power in behind for axis, _ in power.terms):

@@ -13,7 +13,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.store import Meter
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.budgets import QUICK
+from scaling_algebra.dynamics.budgets import QUICK_BUDGETS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OptimizerSpec
@@ -60,9 +60,9 @@ class Places:
         return self.last
 
     def fresh(self, point: Point) -> Analysis:
-        """Makes a new analysis at a point."""
-        ladder = () if self.effort else QUICK
-        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
+        """Makes a new analysis at a point, without cached answers."""
+        budgets = () if self.effort else QUICK_BUDGETS
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, budgets=budgets)
 
     @cached_property
     def meter(self) -> Meter:
@@ -70,8 +70,8 @@ class Places:
         return self.fresh(PLAIN.point(self.network, {})).meter
 
     def within(self, work: int | None) -> AbstractContextManager[None]:
-        """Limits the work inside a context, unless full effort is requested."""
-        return self.meter.within(None if self.effort else work)
+        """Limits the work inside a context to ``work``, unless full effort was requested."""
+        return self.meter.limit_work(None if self.effort else work)
 
     @cached_property
     def epsilons(self) -> list[str]:

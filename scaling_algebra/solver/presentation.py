@@ -54,12 +54,13 @@ def derivation(d: Derivation) -> Document:
 
 
 def add_level(about: str, level: Level | None) -> str:
-    """Returns the title of some numbers, followed by their level."""
+    """Returns the title of an answer followed by how much of it is certified."""
     return about if level is None else f"{about}, {level}"
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """Returns what is not certified, to print below the numbers: the tensors concerned, then the first reasons."""
+    """Returns the blocks that say what is not certified, printed below the numbers: the tensors, then the first
+    reasons."""
     if level is None or not level.lines:
         return []
     about = [level.concerned] if level.concerned else []
@@ -67,7 +68,12 @@ def left_open(level: Level | None) -> list[Block]:
 
 
 def first_lines(lines: Sequence[str], where: str) -> list[str]:
-    """Returns the first lines, and a line with the number of the others; ``where`` is where Python has them."""
+    """Returns the first lines, then a line that counts the others and says where to find them.
+
+    Args:
+        lines: all lines.
+        where: the attribute that contains them in Python.
+    """
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--format json names them, in Python {where})"] if more > 0 else [])]
 
@@ -158,14 +164,14 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
-        which = "no desideratum that is decided fails" if d.level and d.level.open else "every desideratum holds"
+        which = "every desideratum that is decided holds" if d.level and d.level.open else "every desideratum holds"
         return [Lines.of(f"{which} with what is given")]
     shown = [*_instead(d), *(d.unmet if whole else summarise_failures(d.unmet, "--why"))]
     return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
 
 
 def _instead(d: Derivation) -> list[str]:
-    """Compares the given powers and their consequences with the powers derived with nothing given."""
+    """Compares the powers under the user's fixed values with those derived without them."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:
@@ -180,7 +186,7 @@ def _instead(d: Derivation) -> list[str]:
         if (was := free.multipliers.get(name, power)).on(d.ray) != power.on(d.ray):
             other[name] = f"{name} = {1 / power} ({1 / was})"
     kinds = [x for name, x in other.items() if name in given], [x for name, x in other.items() if name not in given]
-    said = "given, and derived where nothing is given", "what follows"
+    said = "given power, and the power derived without it", "what follows"
     more = f" and {len(kinds[1]) - SHOWN} more" if len(kinds[1]) > SHOWN else ""
     shown = ", ".join(kinds[0]), ", ".join(kinds[1][:SHOWN]) + more
     return [f"{what}: {x}" for what, x in zip(said, shown, strict=True) if x]
@@ -206,7 +212,7 @@ def _notes(d: Derivation) -> list[Piece]:
 
 
 def _ties(ds: Sequence[Derivation]) -> list[str]:
-    """Warns if a selection of experts depends on a router that starts at zero."""
+    """Returns a warning if experts are selected by a router that starts at zero."""
     zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
     selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
     return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
@@ -216,7 +222,7 @@ def _ties(ds: Sequence[Derivation]) -> list[str]:
 
 
 def alike(one: Derivation, two: Derivation) -> bool:
-    """Tests whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
+    """Tests whether two parameterizations can share a table: they differ in few cells, and the user fixed nothing."""
     changed = sum(len(_changes(one, two, role)) for role in one.tensors)
     return changed <= len(one.tensors) and not one.configuration.given and one.level == two.level
 
@@ -272,7 +278,7 @@ def _growth(asked: Configuration) -> str:
     said += f"; {_list_axes(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
     there = asked.network.axes.values()
     if absent := [axis for axis in growing if axis not in {*there, "K"}]:
-        said += f"; {' and '.join(absent)} stand{'' if len(absent) > 1 else 's'} nowhere in this network"
+        said += f"; {' and '.join(absent)} {'do' if len(absent) > 1 else 'does'} not occur in this network"
         said += "".join(f", and {axis} never grows" for axis in FIXED if axis != "D" and axis in there)
     return f"regime {ray.name}: {said}" if ray.name else said
 
@@ -284,12 +290,14 @@ def _list_axes(axes: Sequence[str]) -> str:
 
 
 def _structure(d: Derivation) -> Iterator[Piece]:
-    """Yields the interventions, and one line that counts the structures rejected before."""
+    """Yields the interventions of a parameterization, and one line that counts the structures that were rejected."""
     if d.chosen is None:
         return
     title = d.configuration.parameterization.title
     yield f"{title} chooses: {d.chosen}"
-    yield from (f"as few interventions, of which no demand is seen to fail, either: {x}" for x in d.others)
+    yield from (
+        f"another structure with as few interventions, for which no desideratum is known to fail: {x}" for x in d.others
+    )
     if d.rejected:
         (why, most), *_ = Counter(why for _, why in d.rejected).most_common(1)
         since = "since" if most == len(d.rejected) else f"{most} of them since"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.budgets import PIECE, PROPOSED, STRUCTURES
+from scaling_algebra.dynamics.budgets import PIECE_WORK, PROPOSAL_WORK, STRUCTURES_WORK
 from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level
@@ -115,9 +115,9 @@ def _search_structures(at: Places, rule: Parameterization, base: Structure) -> S
         Infeasible: it is a candidate for none. Failing at this one point proves nothing.
     """
     rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
-    structures, begun = Structures(at.network, base, structural=True), at.meter.done
+    structures, begun = Structures(at.network, base, structural=True), at.meter.work_done
     for structure in structures:
-        if at.meter.done > begun + STRUCTURES and not at.effort:
+        if at.meter.work_done > begun + STRUCTURES_WORK and not at.effort:
             undecided = True
             break
         demands = rule.list_demands(at.network, structure)
@@ -161,7 +161,7 @@ def _search_by_newton(
         Infeasible: as ``solve``.
     """
     held = {name: power.on(at.ray) for name, power in given.held.items()}
-    work = PROPOSED if free and at.network.norms and not at.effort else None
+    work = PROPOSAL_WORK if free and at.network.norms and not at.effort else None
     several = rule.structural and not given and len(enumerate_structures(at.network, base)) > 1
     rejected, candidates, failed = list[tuple[Structure, str]](), list[Solution](), list[Demand]()
     start: dict[str, Fraction] | None = None
@@ -224,9 +224,9 @@ def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> 
         Infeasible: a demand fails.
     """
     look = _look(at, structure)
-    law, closer = _at_law(at, demands, structure, look), look.but(ladder=())
+    law, closer = _at_law(at, demands, structure, look), look.with_settings(budgets=())
     undecided = {x.demand for x in law.level.open}
-    with at.within(PIECE):
+    with at.within(PIECE_WORK):
         for d in (d for d in demands if d.label in undecided):
             if failure := dwindles(d, look, closer):  # other powers might do more
                 raise Infeasible(str(failure), undecided=True, demand=d)
@@ -258,7 +258,7 @@ def _look(at: Places, structure: Structure) -> Analysis:
 
 
 def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: Analysis) -> Solution:
-    with at.within(PROPOSED):
+    with at.within(PROPOSAL_WORK):
         check([d for d in demands if d.kind in ("theta", "bounded") and not is_bounded(d, look)], look)
         not_below(demands, look)
         left = left_open(at, demands, look)
@@ -270,7 +270,7 @@ def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: A
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
-    """Returns the layer-wise law in the structures found for the same rules without epsilon.
+    """Derives the layer-wise law for a normalising optimizer from the structures found with a negligible epsilon.
 
     Structures in which a decided demand fails are omitted.
 
@@ -292,7 +292,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """Returns the solution with nothing given, or None."""
+    """Returns the solution without the values that the user fixed, or None."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None
@@ -308,7 +308,7 @@ def _exchange_given(at: Places, rule: Parameterization, free: Solution, given: G
     values = {**find_aligned_start(at), **scaling.point(at.ray).values}
     look = at.analyse_at(structure.point(at.network, values))
     demands = given.relax_demands(at.network, rule.list_demands(at.network, structure))
-    failed, left = unmet(at, demands, look, PROPOSED)
+    failed, left = unmet(at, demands, look, PROPOSAL_WORK)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
     level = level_of(demands, left, at.optimizer)
     return Solution(scaling, structure, fixed, (), failed, (), look.assumed, level, exchanged=True)

@@ -28,7 +28,8 @@ class Structures:
         self.found = False
 
     def __iter__(self) -> Iterator[Structure]:
-        """Yields structures. Once one was found to work, only those with as few interventions follow."""
+        """Yields structures, those with fewer interventions first. After one has worked, only those with as few
+        follow."""
         before = current_work()
         try:
             while self._level:

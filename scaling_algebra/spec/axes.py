@@ -82,10 +82,10 @@ class Ray:
             exact.setdefault("K", exact["M"])
         exact.setdefault("L", Fraction(0))
         if "K" in exact and "M" not in exact:
-            raise UsageError("the ray has K but leaves out M; give M, too: K of M experts are active")
+            raise UsageError("the ray gives K but not M; give M, too, since K of M experts are active")
         if "K" in exact and exact["K"] > exact["M"]:
             raise UsageError(
-                f"the ray has K={exact['K']} but M={exact['M']}: only M experts can be active; give K <= M"
+                f"the ray has K={exact['K']} but M={exact['M']}; at most M experts can be active, so give K <= M"
             )
         if not any(exact.values()):
             raise UsageError("no axis grows on this ray; give at least one positive rate, for example N=1")
@@ -142,7 +142,7 @@ def _read_rate(axis: str, rate: Fraction | int | str) -> Fraction:
     except ValueError as error:
         raise UsageError(f"the rate of {axis} is {quote_value(rate)}, {error}; write it as 1, 1/2 or 0.5") from None
     if exact < 0:
-        raise UsageError(f"the rate of {axis} is {exact}, but axes do not shrink; rates are >= 0")
+        raise UsageError(f"the rate of {axis} is {exact}, but axes cannot shrink; give a rate of 0 or more")
     return exact
 
 

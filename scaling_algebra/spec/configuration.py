@@ -95,7 +95,7 @@ class Configuration:
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
         if self.ray["L"] and "L" not in self.network.axes.values():
-            raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
+            raise UsageError(f"L grows on the ray, but {self.network.name} has no depth axis; give L=0 or leave it out")
         name = self.network.name
         if name in ARCHITECTURES and ARCHITECTURES[name] != hold_names(self.network.with_frozen(()), ()):
             raise UsageError(f"{name} is the name of a shipped network; give yours another name")
@@ -128,7 +128,9 @@ class Configuration:
             )
         if isinstance(regime, Configuration):
             if where or (optimizer, parameterization) != (DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION):
-                raise UsageError("a configuration is complete; change it with configuration.but(optimizer=...)")
+                raise UsageError(
+                    "a Configuration already contains all options; change one with configuration.but(optimizer=...)"
+                )
             return regime
         if "architecture" in where and "network" in where:
             raise UsageError("give either architecture, the name of a shipped network, or network, not both")
@@ -143,11 +145,14 @@ class Configuration:
         chosen = usual if readout is None else find_entry("readout init", readout, {x: x for x in READOUTS})
         network = network if chosen == "zero" or readout is None else network.with_zero(network.zero - {*last})
         if chosen == "zero" and not last:
-            raise UsageError(f"{network.name} has no readout (a tensor that makes the output alone) to start at zero")
+            raise UsageError(
+                f"{network.name} has no readout (a tensor that produces the output by itself), so that readout init "
+                "has no effect; leave it out"
+            )
         if any(f"{role}.init" in given for role in last):
             starts: ReadoutInit = "zero" if given.zero.issuperset(last) else "maximal"
             if readout is not None and chosen != starts:
-                raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
+                raise UsageError(f"readout init {chosen} contradicts {given}; leave one of them out")
             chosen = starts
         asked = network, read_ray(regime, where.get("ray")), stepper, rule, chosen, given
         return cls(*asked, effort=bool(where.get("effort")))

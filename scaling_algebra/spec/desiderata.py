@@ -40,7 +40,8 @@ HORIZON = 2
 
 @dataclass(frozen=True)
 class Demand:
-    """One requirement on the sizes of quantities over the steps t = 0 .. T.
+    """One requirement on the sizes of quantities after t = 0 .. T updates: the form in which desiderata are solved and
+    checked.
 
     Attributes:
         name: the desideratum, such as ``"mu-2"``.
@@ -48,12 +49,12 @@ class Demand:
             ``theta``: the largest of ``quantities`` is O(1) at every t and Theta(1) at some t.
             ``bounded``: it is O(1) at every t.
             ``balanced``: at the last t all quantities that are not exactly zero have the same exponent.
-            ``scale``: n^d times the quantity is Theta(1) at some t > 0 (this determines d and requires nothing else).
-        quantities: names of quantities, see ``quantities.py``.
-        fixes: the unknown that the demand determines, such as ``"b.router"``; empty if it is only checked.
-        because: one line for reports.
-        horizon: T.
-        sum: the output of the sum over experts that it is about; empty for none.
+            ``scale``: n^d times the quantity is Theta(1) at some t > 0, which determines the epsilon exponent d.
+        quantities: names of the quantities, such as ``h2.change`` (see ``quantities.py``).
+        fixes: the unknown exponent that the demand determines, such as ``"b.router"``; empty if it is only checked.
+        because: the requirement in words, for reports.
+        horizon: T, the number of updates.
+        sum: the output of the sum over experts that the demand is about; empty for none.
     """
 
     name: str
@@ -72,7 +73,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Structure:
-    """Discrete choices of a parameterization.
+    """Discrete choices of a parameterization, besides its exponents: which tensors start at zero or alike for all
+    experts.
 
     Attributes:
         zero: roles of tensors that start at zero.
@@ -244,10 +246,11 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """Changes which unknown a demand determines if the user fixes a member of a gauge class.
+    """Changes which unknown a demand determines, if the user fixes one of several redundant parameters (a gauge class).
 
-    The demand that would determine this member determines the multiplier instead, which otherwise is a gauge and stays
-    1. If several members are fixed, a learning rate comes before another multiplier, and that before an init.
+    By default the multiplier of the class is fixed at 1. If the user fixes another member instead, the demand that
+    would determine this member determines the multiplier. If several members are fixed, a learning rate comes before
+    another multiplier, and that before an init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -283,7 +286,7 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
 
 
 def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]:
-    """Names the parts of a product's output that are due to updates of its tensors: ``("effective", "cross")``.
+    """Names the parts of a product's output that updates of its tensors contribute: ``("effective", "cross")``.
 
     For a factor of a weight that is a product of tensors, it is the part of the signal that the whole weight computes.
     """
@@ -296,7 +299,7 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
-    """Returns the changed inputs of a product for a message, signals that train first: ``dh2 data``."""
+    """Returns the changes of a product's inputs for a message, trained signals first: ``dh2 data``."""
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
 
@@ -362,7 +365,7 @@ class Intervention:
     sum: str
 
     def on(self, structure: Structure) -> Structure:
-        """Returns a copy of a structure with this intervention."""
+        """Returns a copy of a structure to which this intervention is applied."""
         return replace(structure, **{self.field: getattr(structure, self.field) | self.names})
 
 

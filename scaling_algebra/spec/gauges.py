@@ -49,7 +49,8 @@ def change_multiplier(t: TensorScaling, multiplier: Power, optimizer: Optimizer)
 
 @dataclass(frozen=True)
 class Gauge:
-    """Multipliers of vector-like tensors, which have exactly one growing dimension; all other tensors have none.
+    """A convention for the multipliers of vector-like tensors, which have exactly one growing dimension; others have
+    none.
 
     Attributes:
         name: its name on the command line.

@@ -64,12 +64,12 @@ class Given:
         for label, value in named.items():
             name = _read_name(label if isinstance(label, str) else quote_value(label), network, optimizer)
             if name in powers:
-                raise UsageError(f"{name} is given twice; give it once")
+                raise UsageError(f"--given has {name} twice; give it once")
             powers[name] = _read_power(name, value, network)
             role = name.rpartition(".")[0]
             if powers[name] is not None and role in network.multiplied:
                 what = f"the module multiplies {role} by {network.multiplied[role]}"
-                raise UsageError(f"cannot hold {name}: {what}; take this factor out of the module to hold it")
+                raise UsageError(f"cannot fix {name}: {what}; remove this factor from the module first")
         settings = (f"{role}.{setting}" for role in network.tensors for setting in SETTINGS)
         order = [*settings, AGGREGATION, *network.multipliers]
         return cls(tuple((name, powers[name]) for name in order if name in powers))
@@ -91,8 +91,11 @@ class Given:
         return frozenset(n.removesuffix(".lr") for n, power in self.items if power is None and n.endswith(".lr"))
 
     def within(self, network: Network) -> Network:
-        """Returns the network with tensors of learning rate zero frozen, and with gauges chosen around the fixed
-        values."""
+        """Returns the network as it is derived with the fixed values.
+
+        Tensors with a fixed learning rate of zero become frozen. Where a multiplier and a tensor are redundant (either
+        could absorb the other), the one with a fixed value is the one that keeps it.
+        """
         network = network.with_frozen(network.frozen | self.frozen)
         given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
         return hold_names(network, given)
@@ -106,11 +109,12 @@ class Given:
 
     @property
     def started(self) -> frozenset[str]:
-        """Roles of tensors whose init is fixed to a power, not to zero."""
+        """Roles of tensors whose init std is fixed to a power of the axes instead of zero."""
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """Returns a structure in which a tensor with a fixed init starts at zero exactly if it is fixed to zero."""
+        """Matches a structure to the fixed inits: a tensor starts at zero if and only if it is fixed to zero; others
+        are unchanged."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def relax_demands(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
@@ -127,7 +131,7 @@ class Given:
         return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
 
     def over(self, scaling: Scaling) -> Scaling:
-        """Returns a scaling in which the fixed values replace the derived ones."""
+        """Returns a copy of a scaling in which the fixed values replace the derived ones."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
@@ -170,7 +174,7 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
     """Checks the name of a fixed value and returns it with the tensor's role: ``router.init``."""
     if label == AGGREGATION:
         if not find_aggregations(network):
-            raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
+            raise UsageError(f"{network.name} has no sum over experts to multiply; leave out {label!r}")
         return label
     if label in network.multipliers:
         return AGGREGATION if label == "alpha" and find_aggregations(network) else label
@@ -178,7 +182,9 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
     if not tensor:
         tensor, setting = label, ""
     if tensor in network.multipliers:
-        raise UsageError(f"cannot hold {label!r}: {tensor} is a multiplier, without init and rate; give {tensor}=POWER")
+        raise UsageError(
+            f"cannot fix {label!r}: {tensor} is a multiplier and has no init or learning rate; give {tensor}=POWER"
+        )
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:
@@ -186,13 +192,13 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
         raise network.unknown(f"tensor or multiplier of {network.name}", tensor, (*symbols, *others))
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
-        raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")
+        raise UsageError(f"cannot fix {label!r}; give a parameter of a tensor, such as {example}, or {AGGREGATION}")
     rule = optimizer.of(role)
     if setting != "init" and role in network.frozen:
-        raise UsageError(f"cannot hold {label!r}: {role} is frozen, so it has no {setting}; leave it out")
+        raise UsageError(f"cannot fix {label!r}: {role} is frozen and has no {setting}; leave it out")
     if setting == "eps" and not rule.epsilon:
         why = "is negligible" if rule.negligible else "does not exist"
-        raise UsageError(f"cannot hold {label!r}: the epsilon of {rule.name} {why}; leave it out")
+        raise UsageError(f"cannot fix {label!r}: the epsilon of {rule.name} {why}; leave it out")
     return f"{role}.{setting}"
 
 
@@ -202,7 +208,7 @@ def _read_power(name: str, value: Power | str | int | None, network: Network) ->
     if value is None or text.strip() == "0":
         if not name.endswith((".init", ".lr")):
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
-            raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
+            raise UsageError(f"{name} is given as 0, but {why}; give a power such as N^-1")
         return None
     axes = list_power_axes(network)
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))

@@ -1,7 +1,7 @@
 """How much of an answer is proved. The first line of a table or plan states it.
 
-A size has two ends. That a demand is met from above means that nothing outgrows it: the network is stable. That it is
-met from below means that the update is large enough: the network learns.
+A demand restricts a size from above and from below. The upper bound shows that nothing grows too large: the network is
+stable. The lower bound shows that the update is large enough: the network learns.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class OpenDemand:
         demand: the demand, as one line.
         quantity: the quantity whose size is undecided.
         step: number of updates after which it is undecided.
-        why: the obstacle.
-        tensor: role of the tensor whose number the demand fixes, or that makes its signal; "" for none.
+        why: the reason why no certificate was found.
+        tensor: role of the tensor whose number the demand determines, or that computes the signal; "" for none.
         most: largest exponent that the demand allows; None without a limit.
         stable: True if the upper bound is proved, so that only the lower one is missing.
     """
@@ -52,11 +52,11 @@ class Level:
     """How much of an answer is proved.
 
     Attributes:
-        open: demands that are undecided. Empty: every demand is decided and holds.
-        unread: obstacle to reading a module; its numbers are then by shape. "" if it was read.
+        open: demands that are undecided; empty if every demand is decided and holds.
+        unread: why the equations of a module could not be read, so that its numbers are by shape; "" if they were read.
         failed: number of demands that fail with the values that the user gave.
-        bounded: all demands that must be met from above, decided or not.
-        learned: all demands that must be met from below, decided or not.
+        bounded: all demands that require an upper bound, decided or not.
+        learned: all demands that require a lower bound, decided or not.
     """
 
     open: tuple[OpenDemand, ...] = ()

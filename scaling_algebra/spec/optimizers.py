@@ -125,7 +125,7 @@ class _Rules:
         """
         find_entry("epsilon regime", regime, EPSILONS)
         if self.regime is None:
-            raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
+            raise UsageError(f"{self.name} has no epsilon; leave out epsilon={regime!r}")
         negligible = regime.lower() == "negligible"
         chosen = partial(replace, epsilon=not negligible, negligible=negligible)
         return self.map_rules(lambda rule: rule if rule.regime is None else chosen(rule))
@@ -285,8 +285,11 @@ class Optimizer(_Rules):
 
     @property
     def whole(self) -> str:
-        """The message that only elementwise optimizers are supported here."""
-        why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"
+        """The error message for functions that only support elementwise optimizers; it says why this one is not."""
+        why = (
+            "its step depends on whole tensors, but only elementwise optimizers are supported here; choose one such "
+            "as adam or sgd"
+        )
         return f"{self.name} cannot be trained: {why}"
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:

@@ -43,7 +43,9 @@ class Power:
 
     def __post_init__(self) -> None:
         if type(self.terms) is not tuple:
-            raise UsageError(f"a power is made of pairs, not of {quote_value(self.terms)}; write Power.parse('N^-1/2')")
+            raise UsageError(
+                f"Power(...) takes pairs (axis, exponent), not {quote_value(self.terms)}; write Power.parse('N^-1/2')"
+            )
 
     @classmethod
     def of(cls, exponents: Mapping[str, Fraction | int]) -> Power:
@@ -53,7 +55,7 @@ class Power:
             TypeError: an exponent is a float, which is inexact.
         """
         if any(isinstance(e, float) for e in exponents.values()):
-            raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
+            raise TypeError(f"exponents must be exact rationals (int or Fraction), got {dict(exponents)!r}")
         return cls(tuple((axis, Fraction(exponents[axis])) for axis in sort_axes(exponents) if exponents[axis] != 0))
 
     @classmethod
@@ -163,13 +165,13 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A symbolic exponent: that of a power of the axes plus integer multiples of the unknowns.
+    """The exponent of a monomial: a power of the axes times unknown parameters.
 
     Its value on a ray is ``power.on(ray)`` plus the sum of count * value over ``unknowns``.
 
     Attributes:
         power: the power of the axes.
-        unknowns: pairs (unknown, count), such as ``("b.router", 1)``.
+        unknowns: pairs (unknown exponent, count), such as ``("b.router", 1)``.
     """
 
     power: Power

@@ -1,4 +1,4 @@
-"""Converts results to JSON, for every command."""
+"""Converts results to JSON types; used by every command."""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ class Scaling:
                 (``gauges.py``).
         """
         if any(s.multiplier.terms for s in self.tensors.values()):
-            raise ValueError("exponents are those of tensors without multipliers; take the gauge table3")
+            raise ValueError(
+                "exponents b, c, d are defined for tensors without multipliers; convert to the gauge table3 first"
+            )
         b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
         c = {role: Fraction(0) if s.lr is None else -s.lr.on(ray) for role, s in self.tensors.items()}
         d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}

@@ -194,13 +194,12 @@ def _derive(
 
 
 def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
-    """Changes a derivation as the items of `but` say.
+    """Changes a derivation as a cell requires, for claims about other parameters or another network.
 
     Args:
         d: the derivation.
-        but: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor), ``ROLE.init=POWER``, or ``net=NAME``:
-            a
-            network with the same roles, or with these roles and a number at the end.
+        but: the changes: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor), ``ROLE.init=POWER``, or
+            ``net=NAME``, a network with the same roles, or with these roles and a number at the end.
     """
     for what, _, value in (text.partition("=") for text in but):
         tensors, role = d.scaling.tensors, what.removesuffix(".init")
@@ -221,7 +220,7 @@ def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
-    """Returns the networks with the gate, bias and selection that a claim is about."""
+    """Returns the names of the networks that have the gate, bias and selection of a claim."""
     kind, _, extra = setting.get("gate", "any").partition("-")
     biases: tuple[bool, ...] = (False, True)
     if "bias" in extra:
@@ -267,7 +266,7 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
 
 
 def _find_quantity(look: Analysis, name: str) -> str:
-    """Returns the network's name of a printed quantity: parts of a sum belong to its first term."""
+    """Returns the network's name for a printed quantity: a part of a sum of products is a part of its first term."""
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
     if name in look.table or not isinstance(statement, Sum):
@@ -284,7 +283,8 @@ def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
 
 
 def holds(printed: str, derived: Fraction | None) -> bool:
-    """Returns whether a derived exponent (None: exactly zero) has the printed size."""
+    """Returns whether a derived exponent (None: exactly zero) agrees with a printed size such as ``-1/2``, ``zero``
+    or ``>= 1/2``."""
     if printed == "zero":
         return derived is None
     if printed == "vanishes":
@@ -296,7 +296,8 @@ def holds(printed: str, derived: Fraction | None) -> bool:
 
 
 def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
-    """Compares a printed parameter. Powers are compared on the ray, where axes that grow at one rate look alike."""
+    """Compares a printed parameter with the derived one on the ray, where powers of axes with equal rates are the
+    same."""
     role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
     if letter and not _number(str(cell.value)):
@@ -344,7 +345,10 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -
     """Moves the three printed cells of a tensor to the multiplier-free gauge, and compares them there."""
     abc = gauges.get(_tensor(cell))
     if abc is None:
-        raise NotComparable("a gauge needs multiplier, init std and lr; one is printed blank")
+        raise NotComparable(
+            "the paper leaves multiplier, init std or lr of this tensor blank, and all three are needed for a "
+            "comparison"
+        )
     free, mine = abc.without_multiplier(d.optimizer.of(role)), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None and free.lr is not None and mine.lr is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)

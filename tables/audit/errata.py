@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongCell:
-    """The place of a wrong printed value, and the right one."""
+    """The place of a wrong value in a paper, the printed value, and the right one."""
 
     table: str
     label: str = ""

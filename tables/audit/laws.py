@@ -49,7 +49,7 @@ def compare_law(cell: Printed) -> Answered:
 
 
 def _compare_with_assumptions(spec: Mapping[str, Any], value: str) -> Answered:
-    """Compares a printed order with what a set of assumptions gives.
+    """Compares a printed order of magnitude with what a set of assumptions implies.
 
     Law: with sign ``=`` both are one monomial, up to constants and logarithms, or have one exponent ``of`` a quantity;
     with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
@@ -88,7 +88,7 @@ def _end(end: End, grows: str) -> str:
 
 
 def _sizes(total: Posynomial) -> set[Monomial]:
-    """Returns the terms without their constants."""
+    """Returns the terms of a sum without their constant factors."""
     return {Monomial.of(dict(t.powers), logs=t.logs) for t in total.terms}
 
 
@@ -109,10 +109,8 @@ def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[b
 
 
 def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """Takes from a balance what a cell asks for: the minimum, an entry of the optimum, its sum, a term, a bound, or a
-    size that
-    is reached.
-    """
+    """Returns the part of a law's answer that a cell is about: the minimum, an optimal quantity, their sum, a term,
+    a bound, or the size at which the minimum has a given value."""
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:

@@ -45,7 +45,9 @@ def _check_cell(cell: Printed) -> Printed:
     """Replaces the names of a cell's configuration by the engine's."""
     setting = dict(cell.setting)
     if lacks := next((x for x in HEAD if x not in setting), ""):
-        raise UsageError(f"{cell.quantity} has no {lacks}; name it in [table], as audit --schema does")
+        raise UsageError(
+            f"the cell {cell.quantity} has no {lacks}; add it to [table], as in the example of audit --schema"
+        )
     network = find_entry("network", setting.get("program", "moe"), ARCHITECTURES)
     setting["program"] = network.name
     setting["regime"] = find_entry("regime", setting["regime"], REGIMES).name
@@ -58,7 +60,7 @@ def _check_cell(cell: Printed) -> Printed:
     check_names(f"tensor of {network.name}", [role], (*network.tensors, *find_free_multipliers(network), AGGREGATION))
     rule = rules.of(role) if role in network.tensors else None
     none = what == "eps" and rule is not None and not rule.epsilon
-    reason = f"{rule.name} has no epsilon that scales" if none and rule is not None else cell.reason
+    reason = f"{rule.name} has no epsilon that scales; leave out the cell" if none and rule is not None else cell.reason
     _check_axes(cell, network)
     return replace(cell, setting=setting, reason=reason)
 
@@ -85,7 +87,7 @@ def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
 
 
 def starting(d: Derivation, zero: tuple[str, ...]) -> Derivation:
-    """Derives again with these tensors initialised to zero; returns the old derivation if a demand fails then."""
+    """Derives again with these tensors initialised to zero; returns the original derivation if a demand fails then."""
     given = {f"{role}.init": 0 for role in zero if d.scaling.tensors[role].init_std is not None}
     if not (given and d.configuration.parameterization.derived):
         return d

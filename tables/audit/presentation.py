@@ -122,7 +122,7 @@ def _updates(step: int | None) -> str | None:
 
 
 def _number(text: str) -> Text:
-    """Renders an exponent as plain text and as a formula."""
+    """Converts an exponent to text with two forms: plain, and as a typeset formula."""
     return Text(text, f"${latex(exponent(text))}$" if "*" in text else f"${text}$")
 
 

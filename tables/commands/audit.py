@@ -39,11 +39,11 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
     "--source",
     type=Name("source", (*SOURCES, *NAMES)),
     metavar="NAME",
-    help=f"Only this paper: {', '.join(SOURCES)}; with --implementations only this code: {', '.join(NAMES)}.",
+    help=f"Compare only this paper: {', '.join(SOURCES)}; with --implementations only this code: {', '.join(NAMES)}.",
 )
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
-@click.option("--implementations", is_flag=True, help="Instead of papers, the rules that public code ships.")
-@click.option("--schema", is_flag=True, help="Print the form of FILE.toml: an example that is read.")
+@click.option("--implementations", is_flag=True, help="Compare the rules of public code instead of papers.")
+@click.option("--schema", is_flag=True, help="Print an example of FILE.toml.")
 @prints_answer()
 def command(
     file: Path | None, source: str | None, measure: bool, implementations: bool, schema: bool
@@ -60,14 +60,14 @@ def command(
     """
     if schema:
         if file is not None or source or measure or implementations:
-            raise UsageError("--schema prints an example of FILE.toml and takes nothing else; leave out the rest")
+            raise UsageError("--schema only prints an example of FILE.toml; leave out the other arguments")
         return SCHEMA.rstrip()
     if file is not None:
         if source or implementations:
-            raise UsageError(f"{file} is a table of its own; leave out --source and --implementations")
+            raise UsageError(f"{file} is compared by itself; leave out --source and --implementations")
         cells = own(file)
         if measure and all(cell.step is None for cell in cells):
-            raise UsageError(f"--measure is about signals, and {file} has no [[row]]; leave it out")
+            raise UsageError(f"--measure measures signals, but {file} has no [[row]] with one; leave it out")
         mine = Audit(compare(cells), file=file.name)
         if measure and all(c.printed.step is None for c in mine.disagreements):
             click.echo("scalecalc: no signal disagrees, so there is nothing to measure", err=True)
@@ -76,7 +76,7 @@ def command(
         return mine.document(), 1 if mine.disagreements else 0 if compared else 3
     if implementations:
         if measure:
-            raise UsageError("--measure is about the cells of papers; leave it out with --implementations")
+            raise UsageError("--measure applies to the cells of papers; leave it out with --implementations")
         rules = shipped(source)
         return rules.document(), 3 if any(h.undecided for h in rules.held) else 0
     a = audit(source)

@@ -61,7 +61,7 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError(f"--format goes with one printed table; --all uses {' and '.join(WRITTEN)}")
     folder = output or EMITTED
     if output is None and not folder.is_dir():
-        raise UsageError(f"no folder {folder}; run in a source checkout or choose one with -o FOLDER")
+        raise UsageError(f"there is no folder {folder}; run this in a source checkout, or choose a folder with -o")
     make_folder(folder, "choose another -o FOLDER")
     files = render_files()
     for file, text in files.items():

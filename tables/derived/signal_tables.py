@@ -120,13 +120,13 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
     if not isinstance(read, Signal):
         return []
     order = list(TITLES)
-    several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.leading(read))
+    several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.find_leading(read))
     ranked = {tuple(sorted({order.index(m.letter) for m in one})) for one in several}
     return ["+".join(order[k] for k in ranks) for ranks in sorted(ranked, key=lambda ranks: (len(ranks), ranks))]
 
 
 def _starts(d: Derivation) -> list[str]:
-    """Writes footnotes on the tensors that start at zero or tied."""
+    """Writes the footnotes of a table on tensors that start at zero, or alike for all experts."""
     symbols = {role: t.symbol.replace("W", "W^") for role, t in d.network.tensors.items()}
     zero = [f"${symbols[role]}_0 = 0$" for role, s in d.scaling.tensors.items() if s.init_std is None]
     tied = [f"${symbols[role]}$" for role in d.scaling.tied]

@@ -127,7 +127,8 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
-    """Converts rates of tensors without multipliers to rates of tensors with multipliers."""
+    """Converts learning rates of tensors without multipliers to those of tensors with the multipliers of a
+    parameterization."""
     return {role: rates[role] / abc[role].multiplier ** gauge_powers(rule)["lr"] for role in abc}
 
 

@@ -11,12 +11,12 @@ _CERTIFIED: str = _TEXTS["certified"]
 
 
 def read_texts(table: str, *more: str, **put: str) -> dict[str, Any]:
-    """Returns the texts of a table, as keyword arguments of ``Grid``.
+    """Returns title, caption and footnotes of a table, as keyword arguments of ``Grid``.
 
     Args:
         table: its name.
-        more: footnotes below the others.
-        put: replacements of ``<<name>>``.
+        more: footnotes to add below the others.
+        put: texts that replace the placeholders ``<<name>>``.
     """
     put |= {"certified": _CERTIFIED, "Certified": _CERTIFIED.capitalize()}
 

@@ -146,9 +146,9 @@ def implementations(name: str | None = None) -> Implementations:
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
-    """Compares a rule on one ray: its powers with the derived ones, and the desiderata with the rule.
+    """Compares a rule of public code with the derivation on one ray: its powers, and the desiderata that hold with it.
 
-    Whatever the rule leaves open is taken from the derivation.
+    Powers that the rule does not set are taken from the derivation.
 
     Raises:
         UsageError: a power of an axis that the network lacks.
@@ -211,7 +211,7 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
 
 
 def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
-    """Compares a weight decay with 1 / (the rule's own learning rate), with which a step shrinks weights alike at
+    """Compares a weight decay with 1/lr, the power for which one step shrinks the weights by the same factor at
     every size."""
     return ComparedPower(f"{role}.decay", decay, 1 / lr, decay.on(d.ray) == -lr.on(d.ray))
 

@@ -1,7 +1,8 @@
 """Reads the published tables (``published/*.toml``) into one list of printed cells. The engine never imports this
 module.
 
-To add a table, add a TOML file; ``SHAPES`` says how each kind of entry is read.
+To add a table, add a TOML file. ``SHAPES`` maps each kind of entry (``row``, ``cell``, ``equation``, ``definition``) to
+the function that reads it.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ Key = tuple[str, str, str, str, int | None]
 
 @dataclass(frozen=True)
 class Printed:
-    """One printed cell.
+    """One value printed in a published table, with the configuration that it is about.
 
     Attributes:
         source: the paper.
-        table: the table in it.
-        label: the row or equation.
-        notation: how the paper writes it.
+        table: the table in the paper.
+        label: the row or the equation.
+        notation: how the paper writes the value.
         setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source states them;
             ``law`` for a cell about a law (``audit/laws.py``).
-        quantity: name of the engine's quantity, or ``ROLE.init_std`` and so on for a parameter.
+        quantity: name of the engine's quantity; for a parameter ``ROLE.init_std``, ``ROLE.lr`` or ``ROLE.eps``.
         step: number of updates; None for parameters.
         value: the printed exponent of n (``"-1/2"``, ``"zero"``, ``"vanishes"``, ``">= 1/2"``), or a power of the axes;
             for a law an exponent, powers or numbers.
-        times: the printed object is the quantity times this.
-        reason: why it cannot be compared; "" if it can.
+        times: power of the axes by which the paper multiplies the quantity before it states the size.
+        reason: why the cell cannot be compared; "" if it can.
     """
 
     source: str
@@ -69,7 +70,7 @@ class Printed:
 
 
 def load(source: str | None = None) -> list[Printed]:
-    """Returns every printed cell, of one source or of all, in the order of the files."""
+    """Returns every printed cell of one paper, or of all papers, in the order of the files."""
     cells: list[Printed] = []
     for path in sorted(FOLDER.glob("*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -84,7 +85,7 @@ def load(source: str | None = None) -> list[Printed]:
 SCHEMA = (FOLDER.parent / "audit" / "schema.toml").read_text("utf-8")
 """Example of a table that ``audit`` reads."""
 NEEDED = {"cell": ("role", "quantity"), "row": ("quantity", "exponent")}
-"""Keys that an entry of a user's table must have; the other kinds of entries are for the shipped tables."""
+"""Required keys of each kind of entry in a user's table. Published tables also have other kinds of entries."""
 KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("id", "source", "regime", "optimizer", "parameterization", "program", "readout_init"), str),
     **dict.fromkeys(("role", "quantity", "notation", "label", "comment"), str),
@@ -97,10 +98,10 @@ MOST = 2**20
 
 
 def read(path: Path) -> list[Printed]:
-    """Reads the cells of a user's table in the form of ``SCHEMA``.
+    """Reads the cells of a user's table, which has the form of the example ``SCHEMA``.
 
     Raises:
-        UsageError: one line that begins with the name of the file.
+        UsageError: the file cannot be read, or an entry has another form. The message begins with the file name.
     """
     form = "; audit --schema prints the form"
     text = read_text(path, "give a TOML file with a table (audit --schema prints one)", MOST)
@@ -109,7 +110,7 @@ def read(path: Path) -> list[Printed]:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if unknown := next((k for k in data if k not in ("table", *NEEDED)), ""):
-        raise UsageError(f"{path}: {unknown} is neither [table], [[cell]] nor [[row]]{form}")
+        raise UsageError(f"{path}: {unknown} is not allowed; write [table], [[cell]] or [[row]]{form}")
     head = {"id": path.stem, "source": path.name, **_record(data.get("table", {}), f"{path}: [table]", form)}
     cells = []
     for kind, needed in NEEDED.items():
@@ -131,7 +132,7 @@ def read(path: Path) -> list[Printed]:
             except (ValueError, TypeError, LookupError, AttributeError):
                 found, readable = [], False
             if not (found and readable):
-                raise UsageError(f"{place} cannot be read: its exponents are texts such as '-1/2' or 'zero'{form}")
+                raise UsageError(f"{place} cannot be read; write exponents as texts such as '-1/2' or 'zero'{form}")
             cells += found
     if not cells:
         raise UsageError(f"{path} has no cells{form}")
@@ -139,9 +140,21 @@ def read(path: Path) -> list[Printed]:
 
 
 def _record(entry: object, place: str, form: str) -> dict[str, Any]:
-    """Checks the keys and types of an entry and returns it."""
+    """Checks that an entry of a user's table is a TOML table with known keys and values of the right types.
+
+    Args:
+        entry: the entry as parsed from TOML.
+        place: the file and the entry, such as ``mine.toml: [[cell]] 2``, which begins the error message.
+        form: end of the error message.
+
+    Returns:
+        The entry itself.
+
+    Raises:
+        UsageError: it is not a table, or has an unknown key or a value of the wrong type.
+    """
     if not isinstance(entry, dict):
-        raise UsageError(f"{place} is {quote_value(entry)}, no table{form}")
+        raise UsageError(f"{place} is {quote_value(entry)}; it must be a table{form}")
     for key, value in entry.items():
         if key not in KEYS:
             raise UsageError(f"{place}: {unknown_name_error('key', key, KEYS)}{form}")
@@ -156,7 +169,7 @@ def _record(entry: object, place: str, form: str) -> dict[str, Any]:
 
 
 def _parse_power(text: str, place: str) -> dict[str, str]:
-    """Converts a power given as text, of any axes: ``N^-1`` to ``{ N = "-1" }``."""
+    """Parses a power of axes with any names: ``"N^-1 M"`` becomes ``{"N": "-1", "M": "1"}``."""
     try:
         return {axis: str(e) for axis, e in Power.parse(text, tuple(dict.fromkeys(WORD.findall(text)))).terms}
     except UsageError as error:
@@ -164,13 +177,14 @@ def _parse_power(text: str, place: str) -> dict[str, str]:
 
 
 def _is_readable(value: str) -> bool:
-    """Returns whether a text is a printed exponent: a rational, a bound on one, or a word."""
+    """Tests whether a text is a printed exponent: a rational number, a bound such as ``>= 1/2``, ``zero`` or
+    ``vanishes``."""
     number = value.rpartition(" ")[2]
     return value in ("zero", "vanishes") or bool(re.fullmatch(r"-?\d{1,9}(/[1-9]\d{0,8})?", number))
 
 
 def _power(text: Mapping[str, str] | str) -> str | Power:
-    """Returns a power of the axes, ``"zero"``, or the printed text if an exponent is a symbol."""
+    """Converts exponents by axis to a power. A text is returned unchanged; symbolic exponents are returned as text."""
     if isinstance(text, str):
         return text
     try:
@@ -189,7 +203,7 @@ def _setting(head: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any
 
 
 def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a row of a signal table: one exponent for each step; ``none`` if nothing is printed."""
+    """Reads a row of a signal table, which has one exponent for each step; steps with ``none`` are skipped."""
     for t, value in enumerate(row["exponent"]):
         if value != "none":
             setting = _setting(head, {})
@@ -197,7 +211,7 @@ def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
 
 
 def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a cell of a table of scalings; Table B.1 has muP and MSSP in one cell."""
+    """Reads a cell of a table of parameters. A cell of Table B.1 has two values, one for muP and one for MSSP."""
     table, label = cell.get("table", head["id"]), cell.get("printed_row", cell.get("label", ""))
     names = [n for n in ("mup", "mssp") if n in cell]
     for name in names or [""]:
@@ -215,7 +229,7 @@ def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed
 
 
 def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a labelled equation with one or more claims."""
+    """Reads a numbered equation, which makes one or more claims."""
     for claim in equation.get("claim", [equation]):
         setting = _setting(head, {**equation, "law": claim["law"]} if "law" in claim else equation)
         quantity = claim.get("quantity", claim.get("object", ""))
@@ -229,7 +243,7 @@ def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator
 
 
 def _definitions(head: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a definition of a parameterization: init variances (halved to stds), learning rates and epsilons."""
+    """Reads a definition of a parameterization: init variances (converted to stds), learning rates and epsilons."""
     for what, optimizer, quantity in (
         ("init_variance", "sgd", "init_std"),
         ("lr_sgd", "sgd", "lr"),

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.dynamics.analysis import LEAD, WITNESS, Analysis, lead_within
-from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, shown
-from scaling_algebra.dynamics.budgets import LADDER
+from scaling_algebra.dynamics.analysis import LEAD, WITNESS, Analysis, limit_lead
+from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, bracket_monomial
+from scaling_algebra.dynamics.budgets import BUDGETS
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.solver.newton import find_aligned_start, iterate_newton
@@ -27,14 +27,14 @@ UNKNOWN, ZERO = Bracket(), Bracket(NOTHING, NOTHING)
 
 
 def sized(size, certain=True):
-    return shown(Fraction(size), None, certain, certain)
+    return bracket_monomial(Fraction(size), None, certain, certain)
 
 
 def small(monkeypatch, work=300):
-    """A ladder so short of work that many questions come out undecided."""
+    """Budgets with so little work that many questions come out undecided."""
     monkeypatch.setattr(
-        "scaling_algebra.dynamics.analysis.LADDER",
-        tuple(replace(r, work=work) for r in (LADDER[0], LADDER[2], LADDER[4])),
+        "scaling_algebra.dynamics.analysis.BUDGETS",
+        tuple(replace(r, max_nodes=work) for r in (BUDGETS[0], BUDGETS[2], BUDGETS[4])),
     )
 
 
@@ -100,7 +100,7 @@ def test_unknown_is_not_zero():
 
 
 def test_an_exhausted_lower_bound_is_unknown():
-    run, little = derive("III", "sgd", "mup").analysis(), lead_within(0)
+    run, little = derive("III", "sgd", "mup").analysis(), limit_lead(0)
     assert run("h3.change", 2, little).unknown and run("h3.change", 0, little).zero
     assert run("h3.change", 2, LEAD).decided
 
@@ -160,11 +160,11 @@ def test_bounds_are_charged_to_no_question():
     d, algebras = derive("III", "sgd", "mup"), {}
     look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, algebras=algebras)
     assert look("h3", 0).decided
-    algebra = algebras[LADDER[0]]
-    with algebra.accounting():
-        assert look.upper("h3.change") == 0 and algebra.spent == 0
+    algebra = algebras[BUDGETS[0]]
+    with algebra.collect_notes():
+        assert look.upper("h3.change") == 0 and algebra.nodes_visited == 0
         w = algebra.tensor("expert_in", "ika", 0)
-        assert not algebra.contract(w, w, "i").zero and algebra.spent > 0
+        assert not algebra.contract(w, w, "i").is_zero and algebra.nodes_visited > 0
 
 
 def test_bounds_make_once_what_is_counted_alike():
@@ -173,17 +173,19 @@ def test_bounds_make_once_what_is_counted_alike():
     x = bounds.algebra.tensor("expert_in", "ika", 0)
 
     def one(rule, signal, name):
-        return bounds.once(rule, signal, lambda: made.append(name) or signal.but(name=name))
+        return bounds.compute_once(rule, signal, lambda: made.append(name) or signal.replace(name=name))
 
     first = one("odd", x, "first")
-    assert one("odd", x.but(name="again"), "again") is first
-    larger = bounds.algebra.scaled(x, Scalar("twice the width", bounds.algebra.scale({"N": 1})))
-    for asked in (("even", x, "rule"), ("odd", larger, "size"), ("odd", x.but(tail=0), "tail")):
+    assert one("odd", x.replace(name="again"), "again") is first
+    larger = bounds.algebra.scale_by(x, Scalar("twice the width", bounds.algebra.pack_powers({"N": 1})))
+    for asked in (("even", x, "rule"), ("odd", larger, "size"), ("odd", x.replace(tail_bound=0), "tail")):
         assert one(*asked).name == asked[2]
     assert made == ["first", "rule", "size", "tail"]
-    kept = bounds.once("same", x, lambda: x)
-    other = x.but(name="other")
-    assert kept is x and bounds.once("same", other, lambda: x) is other  # what a rule leaves as it is keeps its name
+    kept = bounds.compute_once("same", x, lambda: x)
+    other = x.replace(name="other")
+    assert (
+        kept is x and bounds.compute_once("same", other, lambda: x) is other
+    )  # what a rule leaves as it is keeps its name
 
 
 # explanations ---------------------------------------------------------------------------------------------------
@@ -196,13 +198,13 @@ def test_what_is_explained_holds_every_leading_monomial():
         best = run.run(name, 2)
         read = run.table[name].read(best, 2)
         if isinstance(read, Signal):
-            assert best.algebra.complete(read) or best.algebra.rung.most is None
+            assert best.algebra.keeps_all_leading(read) or best.algebra.budget.max_kernels is None
 
 
 def test_what_is_left_of_the_work_may_not_do_for_the_parts_of_an_answer():
     """A report asks for them with little work; it ended in an internal error."""
     d = derive("III", "sgd", "mup", architecture="swiglu")
     run = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, d.network)
-    with run.meter.within(1000), pytest.raises(LookupError, match="more work than is left"):
+    with run.meter.limit_work(1000), pytest.raises(LookupError, match="more work than is left"):
         run.powers("h1.effective", 1)
     assert run.powers("h1.effective", 1)

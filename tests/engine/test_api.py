@@ -31,7 +31,7 @@ REFUSED = [
     ("do not shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
     ("not a rational", lambda: Ray.parse("N=pi,M=1,N_e=1")),
     ("no axis that grows named", lambda: Ray.parse("N=1,M=1,N_e=1,S=1")),
-    ("only M experts can be active", lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2")),
+    ("at most M experts can be active", lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2")),
     ("no axis grows", lambda: Ray.parse("N=0,M=0,N_e=0")),
     ("cannot read the rate", lambda: Ray.parse("N;1")),
     ("each name once", lambda: Ray.parse("N=1,N=1,M=1,N_e=1")),

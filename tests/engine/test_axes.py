@@ -104,7 +104,7 @@ def test_a_recipe_follows_an_axis_of_ones_own(tmp_path):
     assert read_start(str(file), "base").sizes == {"N": 64, "rank": 8}
     for base, target, words in (
         ("N=64,rnk=8", "N=64,rnk=64", "'rnk'; did you mean 'rank'"),
-        ("N=64,rank=8", "N=128", "the target leaves it out; add rank=8 there if it stays"),
+        ("N=64,rank=8", "N=128", "the target does not; add rank=8 to the target"),
         ("rank=8", "rank=64", "leave out N"),
     ):
         with pytest.raises(UsageError, match=words):

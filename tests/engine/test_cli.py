@@ -42,7 +42,8 @@ def test_a_word_of_the_glossary_needs_no_regime():
 def test_a_function_of_python_is_no_verb_and_says_so():
     said = {name: run(name, "--help").stderr for name in ("plan", "formula", "drive")}
     assert (
-        "it is Python's: from scaling_algebra import plan (beside it here: recipe --model, check-model)" in said["plan"]
+        "plan is a Python function: from scaling_algebra import plan (beside it here: recipe --model, check-model)"
+        in said["plan"]
     )
     assert "from scaling_algebra import formula. known" in said["formula"] and "did you mean 'derive'?" in said["drive"]
 
@@ -109,7 +110,7 @@ def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
 def test_code_that_was_called_may_close_the_output(monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, io.StringIO())
-    with pytest.raises(UsageError, match="closed standard output"), guard_foreign_code("it"):
+    with pytest.raises(UsageError, match="closed the standard output"), guard_foreign_code("it"):
         sys.stdout.close()
     print("nobody hears this, and nothing breaks")
 
@@ -144,13 +145,13 @@ def test_what_was_searched_and_not_proved_is_undecided():
     asked = ("--ray", "N=1,N_e=0,M=1/2", "--optimizer", "signsgd", "--parameterization", "mssp")
     result = run("derive", *asked)
     assert result.exit_code == 3 and result.stdout == "" and result.stderr.count("\n") == 1
-    assert "found no MSSP" in result.stderr and "UNDECIDED, searched and not proved" in result.stderr
+    assert "found no MSSP" in result.stderr and "UNDECIDED: the search found none, which is no proof" in result.stderr
     data = run("derive", *asked, "--format", "json")
     record = json.loads(data.stdout)
     assert data.exit_code == 3 and record["verdict"] == "UNDECIDED" and record["unique"] is None
     assert run("signals", *asked).exit_code == 3
     early = run("derive", "--architecture", "stack2", "--regime", "III", "--optimizer", "sgd")
-    said = r"a proof is tried with --effort, or --prove\): mu-\d: \S+ at t=\d is undecided; --effort searches on$"
+    said = r"give --effort or --prove to try a proof\): mu-\d: \S+ at t=\d is undecided; --effort searches longer$"
     assert early.exit_code == 3 and re.search(said, early.stderr.strip())
 
 
@@ -170,7 +171,7 @@ def test_a_negligible_epsilon_is_taken_where_a_derived_one_fails(tmp_path):
     )
     asked = ("derive", "--network", str(tmp_path / "low.toml"), "--ray", "N=1", "--optimizer", "adam")
     found, derived = run(*asked), run(*asked, "--epsilon", "derived")
-    assert found.exit_code == 0 and "found with --epsilon negligible" in found.stderr
+    assert found.exit_code == 0 and "the numbers below have --epsilon negligible" in found.stderr
     assert derived.exit_code == 1 and "proved with a derived epsilon: none exists" in derived.stderr
 
 
@@ -214,7 +215,10 @@ def test_called_code_that_ends_the_process_is_exit_2(monkeypatch):
     """Wherever a verb calls it, and whatever its code; a process of its own may end so."""
     monkeypatch.setattr("scaling_algebra.commands.derive.derive", lambda *_, **__: sys.exit(0))
     result = run("derive", "--regime", "II", "--optimizer", "sgd")
-    assert result.exit_code == 2 and "foreign code ended the program with exit code 0; it must return" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "the user's code ended the program with exit code 0; let it return instead" in result.stderr
+    )
     with forbid_exit():
         if not (child := os.fork()):
             os._exit(5)

@@ -104,5 +104,5 @@ def test_a_proof_says_it():
     proof = prove("III", "sgd", "mup")
     assert proof.open_later == ()
     assert proof.as_json()["every_step"] == {"holds": True, "open": []}
-    assert "after any number of updates: every demand holds" in str(proof)
+    assert "after any number of updates: every desideratum holds" in str(proof)
     assert prove("II", "sgd", "mup", readout_init="zero").as_json()["every_step"] is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, explain, explain_quantity
@@ -97,7 +97,7 @@ def test_every_parameter_is_explained_by_a_quantity_that_is_theta_1(configuratio
     exponents=st.lists(st.integers(-2, 4).map(lambda k: Fraction(k, 2)), min_size=16, max_size=16),
     tied=st.booleans(),
     optimizer=st.sampled_from(["sgd", "adam", "signsgd"]),
-    name=st.sampled_from(sorted(quantities())),
+    name=st.sampled_from(sorted(list_quantities())),
     t=st.integers(0, 1),
 )
 def test_arithmetic_at_random_parameterizations_and_rays(rates, exponents, tied, optimizer, name, t):
@@ -114,7 +114,7 @@ def test_arithmetic_at_random_parameterizations_and_rays(rates, exponents, tied,
     run = look.run(name, t)
     signal = look.table[name].read(run, t)
     if isinstance(signal, Signal):
-        for k in run.algebra.leading(signal)[:2]:
+        for k in run.algebra.find_leading(signal)[:2]:
             assert monomial(run.algebra, signal, k).exponent == answer.exponent
 
 
@@ -243,7 +243,7 @@ def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(m
     monkeypatch.setattr(Analysis, "run", run)
     bound = scalecalc(*asked)
     assert bound.exit_code == 0 and "value: 1\n" in bound.stdout and "= Theta(1)\n" in bound.stdout
-    assert "It is n^0: the bound on every step is reached" in bound.stdout
+    assert "It is n^0: the upper bound for all steps is attained" in bound.stdout
     assert "fewer tensors train, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
     monkeypatch.setattr(Analysis, "__call__", lambda *_: Bracket(why="a norm may cancel it"))
     told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
@@ -262,7 +262,7 @@ def test_the_reason_names_what_is_coherent_and_what_is_not():
 
 def test_a_tensor_goes_by_its_symbol():
     assert str(explain("W3.lr", "I", "sgd")) == str(explain("expert_out.lr", "I", "sgd"))
-    with pytest.raises(UsageError, match=r"mlp has no multiplier to explain; give a tensor's, as in input\.lr"):
+    with pytest.raises(UsageError, match=r"mlp has no multiplier; ask for a parameter of a tensor, such as input\.lr"):
         explain("aggregation", "I", "sgd", network="mlp")
     with pytest.raises(UsageError, match="no tensor named 'W9'"):
         explain("W9.lr", "I", "sgd")

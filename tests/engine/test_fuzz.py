@@ -260,8 +260,8 @@ def test_certified_exponents_are_those_of_the_sum_written_out(seed):
 
 def test_without_a_certificate_the_sum_written_out_disagrees(monkeypatch):
     """Negative control: only the largest kernel of every signal is kept, and every answer passes as certified."""
-    monkeypatch.setattr(analysis, "LADDER", (Budget(Fraction(0), most=1),))
-    monkeypatch.setattr(Algebra, "certified", lambda self, s: True)
+    monkeypatch.setattr(analysis, "BUDGETS", (Budget(Fraction(0), max_kernels=1),))
+    monkeypatch.setattr(Algebra, "is_certified", lambda self, s: True)
     assert any(wrong(random_case(random.Random(seed), functions=False), 1)[0] for seed in range(40))
 
 

@@ -67,7 +67,7 @@ def test_what_is_no_text_is_refused(given, words):
 
 
 def test_axes_are_those_of_the_network():
-    for given, words in (({"hidden.init": "M"}, "axis of mlp"), ({"aggregation": "1"}, "mlp has no aggregation")):
+    for given, words in (({"hidden.init": "M"}, "axis of mlp"), ({"aggregation": "1"}, "mlp has no sum over experts")):
         with pytest.raises(UsageError, match=words):
             Configuration.of("III", "sgd", architecture="mlp", given=given)
 
@@ -92,7 +92,7 @@ def test_rates_that_are_given_are_named_first():
     d = derive("I", "adam", "mup", architecture="mlp", given=[f"{x}.lr=1" for x in ("input", "hidden", "readout")])
     said = str(d).partition("does not hold with what is given")[2].split()
     assert " ".join(said).startswith(
-        "given, and derived where nothing is given: hidden.lr = 1 (N^-1), readout.lr = 1 (N^-1) what follows:"
+        "given power, and the power derived without it: hidden.lr = 1 (N^-1), readout.lr = 1 (N^-1) what follows:"
     )
 
 
@@ -103,7 +103,7 @@ def test_standard_readout_under_mup():
     assert d.reasons["readout", "init"].startswith("given; mu-2: propagating update W4_0 dh3")
     assert (str(d.level), d.level.code) == ("3 demands fail", 1)
     assert d.as_json()["unmet"] == list(d.unmet) and "does not hold with what is given" in str(d)
-    assert "given, and derived where nothing is given: readout.init = N^(-1/2) (N^-1)" in str(d)
+    assert "given power, and the power derived without it: readout.init = N^(-1/2) (N^-1)" in str(d)
     assert "what follows: input.lr = N^(1/2) (N), router.lr = M N^(-3/2) (M N^-1)" in str(d)
     assert list(d.reasons)[:2] == [("input", "init"), ("input", "lr")]
     assert explain("readout.init", d.configuration).because == d.reasons["readout", "init"]
@@ -123,7 +123,7 @@ def test_the_rest_is_as_derived_where_it_is_not_found_anew():
     assert d.scaling.tensors["input"] == derive("II", "adam", "mup").scaling.tensors["input"]
     asked = ("--regime", "II", "--parameterization", "mup", "--given", "router.lr=N^-1/2")
     said = scalecalc("derive", "--optimizer", "adam", *asked).output
-    assert "more work: --effort" in said and "stand in the way" not in said  # its only function is held
+    assert "to search longer: --effort" in said and "stand in the way" not in said  # its only function is held
     assert d.reasons["input", "lr"] == "as where nothing is given: mu-2: effective update dW1 data = Theta(1)"
 
 
@@ -200,7 +200,7 @@ def test_tensors_of_a_network_start_at_zero():
     d = derive(ray="N=1", optimizer="adam", network=network, epsilon="negligible")
     assert d.level.certified and [str(d[x].init_std) for x in ("A1", "A2", "B2")] == ["N^(-1/2)", "N^-1", "None"]
     assert {str(d[x].lr) for x in ("A1", "A2")} == {"N^-1"} and {str(d[x].lr) for x in ("B1", "B2")} == {"1"}
-    assert "starts at zero, as the network says" in d.reasons["B1", "init"]
+    assert "declares that it starts at zero" in d.reasons["B1", "init"]
     drawn = derive(ray="N=1", optimizer="sgd", network=network, given={"B1.init": 1, "B2.init": 1})
     assert drawn["B1"].init_std is not None and "B1.init = 1" in str(drawn)
     with pytest.raises(Infeasible):

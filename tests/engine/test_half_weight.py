@@ -74,7 +74,7 @@ def wrong_sizes():
     for opens in ("a", "", "b"):
         net = TensorNetwork((("W", "ab"), ("W", "cb"), ("x", "c"), ("x", "a")), opens, {"a": one, "b": one, "c": one})
         algebra = plain()
-        wrong += size(algebra, algebra.product(factors(algebra, net), opens)) != wick_two_copies(net)
+        wrong += size(algebra, algebra.contract_all(factors(algebra, net), opens)) != wick_two_copies(net)
     return wrong
 
 
@@ -85,7 +85,7 @@ def test_a_planted_wrong_weight_in_the_engine_is_caught(tmp_path):
     shutil.copytree(ROOT / "scaling_algebra", tmp_path / "scaling_algebra", ignore=shutil.ignore_patterns("*.pyc"))
     file = tmp_path / "scaling_algebra" / "counting" / "matchings.py"
     text = file.read_text(encoding="utf-8")
-    planted = text.replace("[kept if r == gone else r for r in forest]", "forest")
+    planted = text.replace("[kept if r == gone else r for r in roots]", "roots")
     assert planted != text
     file.write_text(planted, encoding="utf-8")
     ask = [sys.executable, "-c", f"from {__name__} import wrong_sizes; print(wrong_sizes())"]
@@ -115,4 +115,4 @@ def test_canonical_form_does_not_depend_on_labels(labels, edges):
 
 
 def test_contraction_knows_its_summed_labels():
-    assert Contraction((0, 1), (1, 2), (0, 2)).summed == (1,)
+    assert Contraction((0, 1), (1, 2), (0, 2)).summed_labels == (1,)

@@ -107,4 +107,4 @@ def test_a_beta_that_keeps_its_half_life_goes_to_a_power():
     asked = "recipe", "--optimizer", "adamw", "--batch", "256:8192", "--base", "beta2=0.95", "--hold"
     exact, first = (scalecalc(*asked, name) for name in ("half-life", "sde"))
     assert exact.exit_code == 0 and f"{1 - 0.95**32:.6g}" in exact.stdout and "beta goes to the power" in exact.stdout
-    assert first.exit_code == 2 and "1 - beta2 would become 1.6, above 1" in first.stderr
+    assert first.exit_code == 2 and "1 - beta2 would be 1.6, above 1" in first.stderr

@@ -11,9 +11,9 @@ from scaling_algebra import network
 from scaling_algebra.counting.projections import mark_doubtful, replace_by_bound
 from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
-from scaling_algebra.dynamics.analysis import RESTRICTED, Parts
-from scaling_algebra.dynamics.budgets import BEGUN, WORK
-from scaling_algebra.dynamics.sparse_routing import algebra_for
+from scaling_algebra.dynamics.analysis import RESTRICTED, RestrictedRuns
+from scaling_algebra.dynamics.budgets import INITIAL_BUDGET, WORK_LIMIT_REASON
+from scaling_algebra.dynamics.sparse_routing import make_algebra
 from scaling_algebra.solver import demands
 from scaling_algebra.solver.demands import Failure
 from scaling_algebra.solver.newton import find_aligned_start
@@ -58,7 +58,7 @@ def looked(net, epsilon="negligible"):
 
 
 def read(look, name, t, rung):
-    return look.but().runs.read(name, t, rung)
+    return look.with_settings().runs.read(name, t, rung)
 
 
 def test_gradients_at_few_keys_and_values_are_certified():
@@ -66,8 +66,8 @@ def test_gradients_at_few_keys_and_values_are_certified():
     n^(1/2). Measured below. Negative control: what is left out of few kernels may be as large."""
     look = looked(PLAIN)
     for name, size in (("gv", -HALF), ("gk", Fraction(-1))):
-        assert read(look, name, 0, BEGUN).size == size
-        assert not read(look, name, 0, replace(BEGUN, doubts=0)).decided
+        assert read(look, name, 0, INITIAL_BUDGET).size == size
+        assert not read(look, name, 0, replace(INITIAL_BUDGET, max_doubts=0)).decided
 
 
 def gradients(n, seed):
@@ -100,7 +100,7 @@ def test_measured_gradients_have_the_certified_sizes():
 
 def numbers(exponent):
     """An algebra, a vector w, and what a random number of some size makes of it."""
-    algebra = algebra_for(PLAIN, looked(PLAIN).ray, HALF)
+    algebra = make_algebra(PLAIN, looked(PLAIN).ray, HALF)
     w, z = algebra.tensor("w", "a", 0), algebra.tensor("z", "b", algebra.pack(exponent - HALF, {}, {}))
     number = algebra.contract(z, algebra.constant("b"), "")
     along = algebra.contract(w, replace_by_bound(algebra, number), "a")
@@ -111,13 +111,13 @@ def test_what_an_unknown_number_multiplies_may_cancel_all_that_is_no_larger(monk
     """A smaller one takes no lower bound away. Negative control: an algebra that takes it for another kernel."""
     for exponent, stands in ((-HALF, True), (Fraction(0), False)):
         algebra, w, along = numbers(exponent)
-        assert algebra.value(algebra.bound(along)) == exponent and algebra.rms(along) is None
+        assert algebra.exponent(algebra.upper_bound(along)) == exponent and algebra.rms(along) is None
         whole = algebra.add([w, along])
-        assert algebra.stands(whole) is stands
+        assert algebra.is_lower_bound(whole) is stands
         summed = algebra.contract(whole, algebra.tensor("o", "ab", 0), "b")
-        assert algebra.stands(summed) is stands and any(algebra.opaque[k] for k in summed.terms)
-    monkeypatch.setattr(algebra, "opaque", [False] * len(algebra.opaque))
-    assert SignalSizes.stands(algebra, whole)
+        assert algebra.is_lower_bound(summed) is stands and any(algebra.has_unknown_numbers[k] for k in summed.terms)
+    monkeypatch.setattr(algebra, "has_unknown_numbers", [False] * len(algebra.has_unknown_numbers))
+    assert SignalSizes.is_lower_bound(algebra, whole)
 
 
 def test_a_number_times_a_polynomial_is_as_large_as_their_sizes_say():
@@ -144,14 +144,14 @@ def test_a_first_step_that_is_normalised_is_that_of_a_part():
         part = look(name, 1, RESTRICTED)
         opened += [] if part.decided else [name]
         assert not part.decided or part.size == 0, name
-        whole = read(look, name, 1, BEGUN)
+        whole = read(look, name, 1, INITIAL_BUDGET)
         assert not (whole.decided and part.decided) or whole.size == part.size, name
     assert opened == ["v.change", "p_1.change", "o.change"]
-    one = look.parts.where_less(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
-    assert look.parts.divides_alike(one, 0) and look.parts.divides_alike(one, 1)
-    assert not look.parts.divides_alike(one, 2)
+    one = look.restricted.make_restricted(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
+    assert look.restricted.divisors_agree(one, 0) and look.restricted.divisors_agree(one, 1)
+    assert not look.restricted.divisors_agree(one, 2)
     asleep = replace(one.point, b={**one.point.b, "readout": None}, frozen=one.point.frozen | {"readout"})
-    assert not look.parts.divides_alike(look.parts.where_less(asleep), 1)
+    assert not look.restricted.divisors_agree(look.restricted.make_restricted(asleep), 1)
 
 
 def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_it_is_not(monkeypatch):
@@ -162,7 +162,7 @@ def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_
     look = placed(net, *point)
     assert look.bounds.outgrown == {"h3": "h2"}
     assert look("gW2", 1).size == Fraction(-3, 2) and look.upper("gW2") == -HALF
-    monkeypatch.setattr(Parts, "_outgrown_alike", lambda *_: True)
+    monkeypatch.setattr(RestrictedRuns, "_outgrown_norms_agree", lambda *_: True)
     assert placed(net, *point)("gW2", 1).size == -HALF
 
 
@@ -190,7 +190,10 @@ def test_a_step_is_no_larger_than_its_normaliser_makes_it():
 def test_rungs_agree_where_both_certify():
     look, decided = looked(NORMED), 0
     for name in (x for x, q in look.table.items() if x.startswith("g") and not q.tensor):
-        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Budget(HALF, most=40, work=25_000, total=75_000))
+        one, other = (
+            read(look, name, 0, INITIAL_BUDGET),
+            read(look, name, 0, Budget(HALF, max_kernels=40, max_nodes=25_000, max_total_nodes=75_000)),
+        )
         if one.decided and other.decided:
             decided += 1
             assert one.size == other.size, name
@@ -207,7 +210,7 @@ def test_a_reason_offers_more_work_only_where_there_is_more(effort, monkeypatch)
         for d in parameterization("mup").list_demands(PLAIN, Structure())
         if d.label.endswith("the change of k is Theta(1)")
     )
-    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK))
+    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK_LIMIT_REASON))
     monkeypatch.setattr(demands, "check", lambda *asked: None)
     monkeypatch.setattr(demands, "is_met", lambda demand, look: False)
     monkeypatch.setattr(demands, "look_ahead", lambda *asked: None)

@@ -10,7 +10,7 @@ import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.brackets import NOTHING, Bracket, shown
+from scaling_algebra.dynamics.brackets import NOTHING, Bracket, bracket_monomial
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.derivation import search_cached
@@ -182,7 +182,11 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():
     """A closer run that gives up at once knows less at t = 0 than the first one."""
-    zero, unknown, size = Bracket(NOTHING, NOTHING), Bracket(), shown(Fraction(0), None, certain=True, below=True)
+    zero, unknown, size = (
+        Bracket(NOTHING, NOTHING),
+        Bracket(),
+        bracket_monomial(Fraction(0), None, certain=True, below=True),
+    )
     demand = Demand("mu-2", "theta", ("h1.propagating",), because="it is Theta(1)")
 
     class Known(Analysis):

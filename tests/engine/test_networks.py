@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaling_algebra import derive
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
@@ -228,11 +228,11 @@ def test_two_functions_may_read_one_signal_along_one_axis_or_two():
     head, tail = "h[t,a] = E[a,x] data[t,x]\ng[t,i] = Q[i,a] h[t,a]\n", "f = U[b] o[t,b]"
     middle = "d[t,i] = softmax(g[t,i]; t)\nc[t,i] = softmax(g[t,i]; i)\nz[i,a] = d[t,i] h[t,a]\n"
     soft = network("soft", f"{head}{middle}y[i,b] = W[i,b,a] z[i,a]\no[t,b] = alpha c[t,i] y[i,b]\n{tail}", axes)
-    assert {x for x in quantities(soft) if ".spread" in x} == {"g.spread.t", "g.spread.i"}
+    assert {x for x in list_quantities(soft) if ".spread" in x} == {"g.spread.t", "g.spread.i"}
     pair = "p[t,i] = sigmoid(g[t,i])\nq[t,i] = tanh(g[t,i])\nv[t,i,b] = V[i,b,a] h[t,a]\n"
     sums = "w[t,b] = alpha p[t,i] v[t,i,b]\nz[t,b] = beta q[t,i] v[t,i,b]\no[t,b] = w[t,b] + z[t,b]\n"
     assert {"g.propagating.expert", "g.propagating.router"} <= set(
-        quantities(network("two", head + pair + sums + tail, axes))
+        list_quantities(network("two", head + pair + sums + tail, axes))
     )
 
 
@@ -252,7 +252,7 @@ def test_a_network_of_900_lines_is_read_in_time_linear_in_its_lines():
     axes = {"a": "N", "b": "N", "x": "D"}
     began = time.process_time()
     whole = network("long", chain(900), axes)
-    assert len(whole.statements) == 900 and len(quantities(whole)) > 900
+    assert len(whole.statements) == 900 and len(list_quantities(whole)) > 900
     assert time.process_time() - began < 20, "today it takes one second"
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra import derive, network
-from scaling_algebra.dynamics.analysis import Analysis, Parts
-from scaling_algebra.dynamics.parts import branches, parts, signal_of
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.analysis import Analysis, RestrictedRuns
+from scaling_algebra.dynamics.parts import find_branches, find_signal, restricted_points
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.spec.scaling import Point
 
 BLOCK = network(
@@ -29,7 +29,7 @@ BLOCK = network(
 
 
 def test_a_residual_branch_is_what_is_added_to_its_own_input():
-    (branch,) = branches(BLOCK)
+    (branch,) = find_branches(BLOCK)
     assert branch.ends == {"down"} and branch.after == {"h3"}
     assert {"r2", "n2", "w", "h2", "h3"} <= branch.inside and "h1" not in branch.inside
 
@@ -41,7 +41,9 @@ START = dict.fromkeys(BLOCK.tensors, Fraction(0))
 
 def parts_of(name):
     """Of a quantity's runs: the tensors that start at zero, and those that learn."""
-    for part in parts(BLOCK, Point(START, START, START, {}), signal_of(BLOCK, quantities(BLOCK)[name])):
+    for part in restricted_points(
+        BLOCK, Point(START, START, START, {}), find_signal(BLOCK, list_quantities(BLOCK)[name])
+    ):
         yield {role for role, b in part.b.items() if b is None}, set(BLOCK.tensors) - part.frozen
 
 
@@ -76,12 +78,12 @@ def test_only_parts_that_divide_by_the_same_sizes_count():
     would come out larger than they are."""
     d = derive(ray="N=1,N_e=1", optimizer="sgd", network=BLOCK, parameterization="sp")
     look = d.analysis()
-    idle = next(p for p in parts(BLOCK, look.point, "r4") if p.b["down"] is None)
+    idle = next(p for p in restricted_points(BLOCK, look.point, "r4") if p.b["down"] is None)
     part = Analysis(d.ray, idle, d.optimizer, BLOCK, whole=look)
-    assert look.parts.divides_alike(part, 1) == (part("h4", 0).size == look("h4", 0).size)
+    assert look.restricted.divisors_agree(part, 1) == (part("h4", 0).size == look("h4", 0).size)
     larger = replace(look.point, b={**look.point.b, "down": look.point.b["down"] - 1})
     grown = Analysis(d.ray, larger, d.optimizer, BLOCK)
-    assert grown("h4", 0).size > 0 and not grown.parts.divides_alike(
+    assert grown("h4", 0).size > 0 and not grown.restricted.divisors_agree(
         Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown), 1
     )
 
@@ -103,7 +105,7 @@ def test_parts_that_begin_alike_share_what_is_before_training(monkeypatch):
 
     shared = sizes(look())
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "started", lambda *_: None)
+        patch.setattr(RestrictedRuns, "get_initial_run", lambda *_: None)
         alone = sizes(look())
     assert len(alone) > 10 and alone.items() <= shared.items()
     assert dead_branch(look())

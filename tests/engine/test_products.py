@@ -42,10 +42,10 @@ def factors(rng):
     """Two random kernels of at most ten leaves, and how they meet."""
     while True:
         a, b = kernel(rng), kernel(rng)
-        left = tuple(range(len(a.opens)))
+        left = tuple(range(len(a.open_classes)))
         right, free = [], list(left)
-        for c in b.opens:
-            same = [x for x in free if a.types[a.opens[x]] == b.types[c]]
+        for c in b.open_classes:
+            same = [x for x in free if a.class_axes[a.open_classes[x]] == b.class_axes[c]]
             right.append(rng.choice(same) if same and rng.random() < 0.7 else len(left) + len(right))
             free = [x for x in free if x != right[-1]]
         labels = sorted({*left, *right})
@@ -58,15 +58,15 @@ def size(term):
     made, coherent = term
     return (
         sum(HALF[x] for x in made.summed_axes())
-        - sum(HALF[x] for x in made.deltas())
+        - sum(HALF[x] for x in made.repeated_axes())
         + 2 * sum(map(HALF.get, coherent))
     )
 
 
 def plain(a, b, contraction):
     """Every kernel of a product with its coherent axes, one matching after the other, and the Cauchy-Schwarz bound."""
-    shift, types = len(a.types), a.types + b.types
-    opens = (*a.opens, *(c + shift for c in b.opens))
+    shift, types = len(a.class_axes), a.class_axes + b.class_axes
+    opens = (*a.open_classes, *(c + shift for c in b.open_classes))
     labels = list(zip(contraction.left + contraction.right, opens, strict=True))
     joins = [(c, d) for x, c in labels for y, d in labels if x == y]
     right = [(name, tuple(c + shift for c in at)) for name, at in b.leaves]
@@ -125,14 +125,14 @@ def compared(seed, count):
         whole = multiply(a, b, contraction, HALF)
         assert set(whole.terms) == terms, (a, b, contraction)
         assert len(whole.terms) == len(terms)
-        assert whole.cut is None
+        assert whole.omitted_bound is None
         slack = rng.randint(-2, 12)
         part = multiply(a, b, contraction, HALF, slack)
         within = {x for x in terms if size(x) >= top - slack}
         assert set(part.terms) == within, (a, b, contraction, slack)
         beyond = [size(x) - top for x in terms - within]
-        assert part.cut is not None or not beyond
-        assert part.cut is None or max(beyond, default=part.cut) <= part.cut < -slack
+        assert part.omitted_bound is not None or not beyond
+        assert part.omitted_bound is None or max(beyond, default=part.omitted_bound) <= part.omitted_bound < -slack
         if within:
             wanted = rng.choice(sorted(within, key=str))
             found = find_matching(a, b, contraction, HALF, slack, lambda k, gone, wanted=wanted: (k, gone) == wanted)

@@ -95,7 +95,7 @@ def test_one_std_for_all_is_not_that_of_gains_and_biases():
 def test_the_configuration_that_is_the_model_says_the_base_sizes(tmp_path):
     (tmp_path / "c.json").write_text('{"model_type": "mixtral"}')
     wrong = run("--model", f"hf:{tmp_path / 'c.json'}", "--target", "N=64")
-    assert wrong.exit_code == 2 and "the target leaves it out; add N_e=14336,M=8,K=2,L=32 there" in wrong.output
+    assert wrong.exit_code == 2 and "the target does not; add N_e=14336,M=8,K=2,L=32 to the" in wrong.output
 
 
 def test_batch_and_tokens_multiply():
@@ -117,10 +117,10 @@ def test_batch_and_tokens_multiply():
         if role in ("hidden", "embedding"):
             assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
     (numbers, betas, means) = recipe("N=64,N_e=64,M=8,K=2", "N=128,N_e=64,M=32,K=2", batch=(64, 1024)).by_run
-    assert numbers.endswith("within the numbers: lr 4, eps 0.25")
+    assert numbers.endswith("contained in the numbers: lr 4, eps 0.25")
     assert "recipe --hold sde --experts" in means and "K/M" not in "".join(both.by_run)
     assert "1-beta1 times 16, 1-beta2 times 16, warmup times 0.0625, which needs betas of 0.9375 or more" in betas
-    with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
+    with pytest.raises(UsageError, match="there are no rules for batch and tokens with lion"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
 
@@ -145,7 +145,10 @@ def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
     said = run(*asked, "--hold", "all").output
     assert "lr^2/B (sde) and T*lr^2/B (sde-time) cannot both stay" in said
     (tmp_path / "t.toml").write_text("N = 64\nbeta1 = 0.9\n")
-    assert "t.toml gives beta1; a model's file has sizes, lr" in run("--base", str(tmp_path / "t.toml")).output
+    assert (
+        "t.toml gives beta1, but the file of a model may have only sizes, lr"
+        in run("--base", str(tmp_path / "t.toml")).output
+    )
     odd = config(tmp_path, model_type="llama", num_attention_heads=16, num_key_value_heads=5)
     assert "16 num_attention_heads and 5 num_key_value_heads" in run("--base", "N=64", "--target-hf", odd).output
 
@@ -243,8 +246,8 @@ def test_where_none_exists_the_nearest_is_said():
     answer = run(*asked)
     assert answer.exit_code == 0 and run(*asked, "--strict").exit_code == 1
     assert "certified on another ray, N=1024" in run(*asked[:-2]).stdout.splitlines()[0]
-    assert answer.stderr.count("\n") == 1 and "warning: no muP on the ray N=1" in answer.stderr
-    assert "grows by 1.41 at these sizes" in answer.stderr
+    assert answer.stderr.count("\n") == 1 and "warning: there is no muP on the ray N=1" in answer.stderr
+    assert "grows by a factor of 1.41 from base to target" in answer.stderr
     record = json.loads(answer.stdout)
     assert record["instead"] and "h1 stays O(1)" in record["missing"]
     grown = {x["signal"]: x["factor"] for x in record["breaks"]}
@@ -261,7 +264,11 @@ def test_where_none_has_a_derived_epsilon_that_of_a_negligible_one_is_said(tmp_p
     )
     asked = ("--network", str(file), "--optimizer", "adam", "--base", "N=16", "--target", "N=64")
     answer = run(*asked)
-    assert answer.exit_code == 3 and "found with --epsilon negligible" in answer.stderr and "eps" not in answer.stdout
+    assert (
+        answer.exit_code == 3
+        and "the numbers below have --epsilon negligible" in answer.stderr
+        and "eps" not in answer.stdout
+    )
     assert answer.stdout == (given := run(*asked, "--epsilon", "negligible")).stdout and not given.stderr
     derived = run(*asked, "--epsilon", "derived")
     assert derived.exit_code == 1 and "no common solution" in derived.stderr
@@ -270,7 +277,7 @@ def test_where_none_has_a_derived_epsilon_that_of_a_negligible_one_is_said(tmp_p
 @pytest.mark.parametrize("rule, warned", [("muonh", True), ("muon", False)])
 def test_a_norm_that_stays_is_said(rule, warned):
     lines = recipe("N=64", "N=128", rule, architecture="mlp").warnings
-    assert any(x.startswith("muonh keeps the norm that a tensor starts with") for x in lines) == warned
+    assert any(x.startswith("muonh keeps the initial norm of a tensor, with") for x in lines) == warned
 
 
 @pytest.mark.parametrize(("name", "said"), [("mine", True), (TRACED, False)])
@@ -322,7 +329,7 @@ def test_published_configurations(tmp_path):
     large = {**small, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 16}
     asked = ("--base-hf", config(tmp_path, **small), "--target-hf", config(tmp_path, **large), "--format", "json")
     record = json.loads(run(*asked).output)
-    said = f"Transformer in general, and not of mixtral; --model hf:{asked[3]} reads its own code"
+    said = f"generic Transformer, not of mixtral; give --model hf:{asked[3]} to read the model's own code"
     assert record["warnings"][0].endswith(said)
     assert said not in run(*asked[:4], "--architecture", "qwen3-moe").output
     assert record["base"] == {"N": 1024, "N_e": 2048, "M": 8, "K": 2, "L": 8} and record["ray"]["L"] == "1"

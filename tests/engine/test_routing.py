@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import UsageError, derive, explain, network, signals
-from scaling_algebra.dynamics.sparse_routing import unselected
+from scaling_algebra.dynamics.sparse_routing import find_nonzero_function
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
@@ -94,7 +94,7 @@ def test_measured_with_few_active_experts(ray=SPARSE[0]):
 
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
-    assert "active experts" in text and "times K/M, the share of the batch" in text
+    assert "active experts" in text and "share K/M of the batch" in text
     look = derive(None, "adam", "mssp", ray=SPARSE[1]).analysis()
     sizes = {name: look(name, 2).exponent for name in look.table}
     for name in (name for name, size in sizes.items() if size is not None):
@@ -114,11 +114,11 @@ def test_a_gate_that_is_not_zero_at_other_experts_is_refused(gate, holds):
     """There all experts add, not the K of a token; behind a sum over them nothing is zero at any."""
     more = "v[i] = R[i,b] h3[b]\ng[i] = sigmoid(v[i])\no[i,b] = S[i,b,c] h3[c]\nh4[b] = g[i] o[i,b]\nf = W4[b] h4[b]"
     two = NETWORKS["TOPK_GATED"].replace("f = W4[b] h3[b]", more)
-    assert unselected(network("two", two, LETTERS | {"c": "N"})) is None
+    assert find_nonzero_function(network("two", two, LETTERS | {"c": "N"})) is None
     block = NETWORKS["TOPK_GATED"].replace("topk_softmax(psi[i]; i)", f"{gate}(topk_sigmoid(psi[i]))")
     net = network("gated", block, LETTERS)
     if holds:
-        assert unselected(net) is None
+        assert find_nonzero_function(net) is None
         return
     with pytest.raises(UsageError, match="phi is not zero at experts that a token does not select; give a ray with K"):
         derive(None, "sgd", "mup", ray=SPARSE[0], network=net)

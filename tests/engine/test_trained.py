@@ -184,8 +184,12 @@ def test_a_constraint_changes_no_power_while_steps_are_no_larger_than_weights(re
     ("constraint", "rate", "why"),
     [
         ("rows", "N^-1/2", ""),
-        ("rows", "1", "a step of W2 is larger than its weights, which adam:rows brings back"),
-        ("spectral", "N^-3/4", "a step of W2 is larger than its weights, which adam:spectral brings back"),
+        ("rows", "1", "a step of W2 is larger than its weights; projecting them back to their norm, as adam:rows does"),
+        (
+            "spectral",
+            "N^-3/4",
+            "a step of W2 is larger than its weights; projecting them back to their norm, as adam:spectral does",
+        ),
         ("spectral", "N^-1", ""),
     ],
 )

@@ -154,7 +154,7 @@ def test_an_additive_constant_is_irreducible():
     (size, above) = (replace(b, reach=x) for b, x in ((whole, "2"), (plain, "0.31")))
     assert size.find_reach(size.cell)["F"].at({}) == pytest.approx(above.find_reach(above.cell)["F"].at({}))
     assert agrees(whole, {"F": 1})
-    with pytest.raises(UsageError, match="not above the irreducible"):
+    with pytest.raises(UsageError, match="not above the constant term"):
         replace(whole, reach="1.5").document()
     assert balance("E + a*N**-p + b*N/n", ["N"], ["n"], fixed=["E", "a", "b"]).irreducible == sympy.Symbol(
         "E", positive=True
@@ -171,7 +171,7 @@ def test_values_go_into_constraints_and_constants():
     [
         (("N + N/n", ["N"], ["n"]), "no minimum"),
         (("N**-1 + N/n + Q", ["N"], ["n"]), "Q in Q is neither"),
-        (("N**-1 + N/n", ["N", "D"], ["n"]), "D is to be minimised over"),
+        (("N**-1 + N/n", ["N", "D"], ["n"]), "D is minimised over but occurs in no term"),
         (("(N*k)**-1 + N*k/n", ["N", "k"], ["n"]), "only products"),
         (("N**-1 + N/n", ["N"], []), "nothing grows"),
         (("N**-1 + N/n", ["N"], ["N"]), "named twice"),

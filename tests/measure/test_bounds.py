@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import Infeasible, UsageError, derive
-from scaling_algebra.dynamics.analysis import SHORTLY
+from scaling_algebra.dynamics.analysis import QUICKLY
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 
 from .campaign import EngineTooLong, analysis, drawn, within
@@ -22,7 +22,7 @@ def above(look):
     for name in look.table:
         high = look.upper(name)
         for t in range(2) if high is not None else ():
-            answer = look(name, t, SHORTLY)
+            answer = look(name, t, QUICKLY)
             if answer.decided and answer.size is not None:
                 held += 1
                 wrong += [f"{name}@{t}: n^({answer.size}) above n^({high})"] if answer.size > high else []

@@ -144,7 +144,9 @@ def test_the_report_is_that_of_one_process_with_workers_killed_at_random(home, w
     record_property("killed", killed)
 
 
-@pytest.mark.parametrize(("fault", "why"), [("raises", "ArithmeticError: poisoned"), ("dies", "3 workers died of it")])
+@pytest.mark.parametrize(
+    ("fault", "why"), [("raises", "ArithmeticError: poisoned"), ("dies", "3 workers died while executing it")]
+)
 def test_a_poisoned_cell_is_named_and_the_run_goes_on(home, fault, why):
     process = begun(home, fault, "--workers", "2", FAULT=fault, PAUSE="0.05")
     out, err = process.communicate(timeout=600)

@@ -33,9 +33,11 @@ def unrepaired(name, monkeypatch):
         powers = frozenset({1} if name == "T1" else {1, 2})
         monkeypatch.setitem(FUNCTIONS, "tanh", replace(FUNCTIONS["tanh"], powers=powers))
     elif name == "T3":
-        monkeypatch.setattr(updates, "signs", lambda tr, role, t, gradients: gradients)
+        monkeypatch.setattr(updates, "sign_factors", lambda tr, role, t, gradients: gradients)
     else:
-        monkeypatch.setattr(updates, "apart", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients])
+        monkeypatch.setattr(
+            updates, "scale_singular_values", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients]
+        )
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -13,7 +13,7 @@ import torch
 from scaling_algebra import plan
 from scaling_algebra.solver import search
 from scaling_algebra.verify.tracing.building import DEFAULTS
-from scaling_algebra.verify.tracing.config_probing import probe
+from scaling_algebra.verify.tracing.config_probing import probe_config
 
 from ..docs.pages import ROOT, cut
 from ..docs.test_examples import OWN_TESTS, plain, shows
@@ -108,7 +108,9 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert "stability shown for" in str(p).splitlines()[0] and p.recipe.level.code == 3
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
-    assert any("q_proj" in name for name, _ in probe(plain, "").builder(False)({**DEFAULTS})[0].named_parameters())
+    assert any(
+        "q_proj" in name for name, _ in probe_config(plain, "").builder(False)({**DEFAULTS})[0].named_parameters()
+    )
     folded = plan(model(64, layers=8), model(64), lr=1e-3, eps=1e-8, std=0.02, fold=True)
     for down in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj.weight"):
         assert folded[down].settings["lr"].factor == 1 / 4, down  # 1/L on the branches of both kinds of layers

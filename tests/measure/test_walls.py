@@ -16,7 +16,7 @@ DEPENDS = ("proves", "scaling_algebra/all_rays", "tests/engine/test_theorems.py"
 @pytest.mark.parametrize("name", ["B exists", "D exists", "E exists", "B exists, M fixed"])
 def test_mup_exists_on_whole_cells(name):
     """C: ``tests/engine/test_theorems.py``."""
-    assert "seen at the rays that span the cone" in answer(name).why
+    assert "checked on the rays that span the cone" in answer(name).why
 
 
 def test_mssp_exists_on_walls():

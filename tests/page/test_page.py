@@ -117,7 +117,8 @@ def test_what_is_not_found_is_proved_as_on_the_command_line(page):
     """Where proofs do not reach, which needs no solver here; a proof itself: `test_questions.py`."""
     ask(page, {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "signsgd", "parameterization": "mssp"})
     page.until(
-        "document.querySelector('#error').textContent.includes('(UNDECIDED, searched and not proved: signsgd')", RAY
+        "document.querySelector('#error').textContent.includes('(UNDECIDED: the search found none, which is no proof')",
+        RAY,
     )
 
 

@@ -141,7 +141,8 @@ def test_the_demand_of_mssp_that_mups_numbers_miss_is_called_so():
     assert "no intervention (muP&#x27;s numbers): MSSP-3 forward" in answer_question({"ask": "derive", **asked})["html"]
     missing = {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mssp"}
     assert (
-        ": muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in answer_question(missing)["error"]
+        ": muP's numbers violate MSSP-3 forward: h3.A1 of the aggregate is Theta(1)"
+        in answer_question(missing)["error"]
     )
 
 
@@ -153,7 +154,7 @@ def test_the_page_proves_what_the_command_line_does():
     assert "(proved: none exists): mu-1: h1 stays O(1)" in line
     asked = shlex.split(copy_text({**question, "ask": "derive"}, "command"))[1:]
     assert scalecalc(*asked).stderr == f"scalecalc: {line}\n".replace(
-        "exists)", "exists; derive --prove names the conflict)"
+        "exists)", "exists; derive --prove prints the conflicting desiderata)"
     )
 
 
@@ -188,7 +189,7 @@ def test_a_module_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("rates", "says"),
     [
-        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (proved on all of it"),
+        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (proved on the whole cell"),
         ("N=2,N_e=1,M=3", "cell B: "),
         ("N=1,N_e=1/2,M=1", "on the wall M = N, beside cells B, C"),
         ("N=1,N_e=1/4,M=1/4", "a cell without a formula: N_e + M <= N"),

@@ -39,7 +39,7 @@ def test_code_that_leaves_the_process_is_exit_2(code, how):
     out, err = process.communicate()
     assert (out, process.returncode) == ("", 2)
     assert (
-        err == f"scalecalc: mine.py:build ended the program before there was an answer, {how}; its code must return\n"
+        err == f"scalecalc: mine.py:build ended the program before there was an answer, {how}; let it return instead\n"
     )
 
 

@@ -105,7 +105,7 @@ def test_what_the_groups_leave_out_is_told():
     )
     with pytest.raises(UsageError, match=r"named 'batchsize'; did you mean 'batch'\? known: fold, optimizer"):
         plan(Small, BASE, TARGET, batchsize=64)
-    with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
+    with pytest.raises(UsageError, match=r"tokens\.weight is on the meta device, which holds no values"):
         p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
     doubt = OpenDemand("a demand", "block.change", 1, tensor="block.up[0]")
     rows = replace(p, recipe=replace(p.recipe, open=(doubt,))).as_rows()
@@ -141,7 +141,7 @@ def test_frozen_parameters_and_modules_on_meta():
 
     p = plan(build, "N=32,N_e=8,M=4", "N=128,N_e=32,M=16", **GIVEN)
     assert [(x["init"], x.get("lr")) for x in p.as_rows() if x["name"] == "extra"] == [("kept", None)]
-    assert p["extra"].role == "" and "frozen, in no group: extra, block.gate.weight" in str(p)
+    assert p["extra"].role == "" and "frozen, in no parameter group: extra, block.gate.weight" in str(p)
     assert not {"extra", "block.gate.weight"} & {n for g in p.param_groups() for n in g["param_names"]}
     assert torch.equal(p.init_(Small({"N": 128, "N_e": 32, "M": 16})).block.norm, torch.ones(128))
 
@@ -185,7 +185,9 @@ def test_a_frozen_tensor_that_is_larger_than_the_numbers_need_is_told(falls):
         return model
 
     p = plan(build, "N=16", "N=256", **GIVEN)
-    assert p.level.certified == falls and ("1.weight: all zeros at the start" in str(p)) and p.entries[2].frozen
+    assert (
+        p.level.certified == falls and ("1.weight: the module initialises it to zero" in str(p)) and p.entries[2].frozen
+    )
     if not falls:
         assert p.level.open[0].quantity == "2.weight" and "goes as N^-1" in str(p).split("not certified")[1]
         with pytest.raises(Infeasible, match=r"2\.weight"):
@@ -202,9 +204,9 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
     ("model", "sizes", "given", "said"),
     [
         (Small, [BASE], GIVEN, r"give plan\(build, base, target\)"),
-        (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; give rank=NUMBER, too, in base"),
+        (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; add rank=NUMBER to base"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
-        (Small, [BASE, TARGET], {"gauge": "table9"}, "take the gauge table3"),
+        (Small, [BASE, TARGET], {"gauge": "table9"}, "use the gauge table3"),
         (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
         (Small, [BASE, TARGET], {"lr": 3e-3, "eps": {"head.weight": 1e-8}}, "the epsilon of tokens.weight scales"),
         (
@@ -214,7 +216,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
             "named 'gate', 'hed.weight'; did you mean",
         ),
         (Small, [BASE, TARGET], {}, "head.weight has no lr at the base; give plan|tokens.weight has no lr"),
-        (lambda z: Small(z, True), [BASE, TARGET], {**GIVEN, "fold": True}, "ends in no matrix of its own"),
+        (lambda z: Small(z, True), [BASE, TARGET], {**GIVEN, "fold": True}, "cannot be folded"),
         (lambda n: nn.Linear(n, n), [BASE, TARGET], GIVEN, r'build is called with a table of sizes, .* as sizes\["N'),
     ],
 )
@@ -264,7 +266,7 @@ def test_parts_that_two_optimizers_train_name_their_own_and_are_to_have_one():
     assert [(part, rule) for part, rule, *_ in rows] == [("0:64", "muon"), ("64:67", "adamw")]
     assert {x[-1] for x in rows} == {0.0} and rows[0][2] != rows[1][2]
     assert "adamw trains tokens.weight, joint.weight, head.weight, side.weight" in str(p)
-    assert "schedule held: assumed, no part of what is certified)" in str(p)
+    assert "schedule held: these rules are assumed; certificates do not cover them)" in str(p)
     parts = next(x for x in p.document().record["parameters"] if x["name"] == "joint.weight")["parts"]
     assert [x["optimizer"] for x in parts.values()] == ["muon", "adamw"]
     mended = f"plan(..., optimizer={ {**rules, 'joint.weight': 'adamw'} })"
@@ -296,7 +298,7 @@ def test_stacks_of_experts_are_told_where_muon_trains_them():
     p = plan(Small, BASE, TARGET, optimizer="muon+adamw", lr=1e-3, eps=1e-8, std=0.02)
     (told,) = [x for x in p.warnings if "torch.optim.Muon" in x]
     assert told.startswith("block.up, block.down: stacks of matrices")
-    with pytest.raises(UsageError, match=r"is \[.*\] here, and \[.*\] as planned; make a plan of this model"):
+    with pytest.raises(UsageError, match=r"is \[.*\] here, and \[.*\] in the plan; make a plan of this model"):
         p.param_groups(Small(read_sizes(BASE, "base")), optimizer="muon")
     assert not any("Muon" in x for x in made()[1].warnings)
 
@@ -391,7 +393,7 @@ def test_rates_of_a_folded_tensor(rule, rate, eps):
 
 def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
     assert find_fold_target(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
-    with pytest.raises(UsageError, match="ends in no matrix"):
+    with pytest.raises(UsageError, match="cannot be folded"):
         find_fold_target(ARCHITECTURES["tied-embedding"].with_frozen(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
@@ -487,7 +489,7 @@ def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_the
             return transformers.MixtralForCausalLM(config)
 
     p = plan(on_meta(mixtral(256, 8, 32)), on_meta(mixtral(64, 4, 16)), lr=1e-3, eps=1e-8)
-    (line,) = (x for x in p.warnings if "heads grow in number" in x)
+    (line,) = (x for x in p.warnings if "number of heads and their dimension grow" in x)
     assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 

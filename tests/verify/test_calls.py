@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.spec.networks.functions import FUNCTIONS
-from scaling_algebra.verify.tracing import Unreadable, entries, traced
+from scaling_algebra.verify.tracing import Unreadable, entries, trace_equations
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
@@ -65,6 +65,10 @@ def halves(x):
     return x[:, : x.shape[-1] // 2], x[:, x.shape[-1] // 2 :]
 
 
+def mean(x):
+    return x.mean(-1, keepdim=True)
+
+
 def angles(m, last=1.0):
     return torch.linspace(0, last, m.n // 2).repeat(2)
 
@@ -84,7 +88,7 @@ PRODUCT, CANCEL = "answers: w*=HIDDEN", r"refused: may cancel|a sum that cancels
 STOPPED = "refused: the same signal stopped cancel"
 PLAIN = "has: w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"
 NO_CLASS, BY_SIZE = "no function of the equations has its values", "clamp: its values change with the sizes"
-SLICE = "refused: a slice along an axis that grows, of a func rmsnorm"
+SLICE = "refused: a slice along an axis that grows, of the result of a function rmsnorm"
 MATRIX = "refused: stops the gradient of a matrix that trains elsewhere"
 
 SPELLINGS = {
@@ -166,6 +170,19 @@ SPELLINGS = {
     "norm: a unit vector nothing takes up": (
         lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1)), "", "refused: beside no one tensor in all of its uses",
     ),
+    # a mean that is taken off
+    "centre": (lambda m, h: m.w(2 * (h - mean(h))), "", "once: centre(", "lines: ", "answers: w.weight=HIDDEN"),
+    "centre: of a sum over the size": (
+        lambda m, h: m.w((y := torch.relu(h)) - y.sum(-1, keepdim=True) / m.n), "", "once: centre(h_relu[a])",
+    ),
+    "centre: its mean is zero": (lambda m, h: m.w(h) + mean(h - mean(h)), "", "once: centre("),
+    "centre: taken off its signal": (lambda m, h: m.w((u := h + m.v(h)) - (u - mean(u))), "v", CANCEL),
+    "centre: not all of the mean": (lambda m, h: m.w(h - 0.999 * mean(h)), "", CANCEL),
+    "centre: of a part": (lambda m, h: m.w(h - mean(halves(h)[0])), "", "refused: is read whole and in parts"),
+    "centre: of another signal": (lambda m, h: m.w(h - mean(torch.tanh(h))), "", "lacks: centre("),
+    "centre: of a matrix": (
+        lambda m, h: F.linear(h, m.w.weight - mean(m.w.weight)), "", "refused: a function of a matrix",
+    ),
     "clip: at zero": (lambda m, h: m.w(h.clamp(min=0)), "", "once: relu(", "lines: "),
     "clip: near zero": (lambda m, h: m.w(h.clamp_min(1e-6)), "", "once: relu(", "lines: "),
     "clip: far": (lambda m, h: m.w(h.clamp(min=-50)), "", "lacks: relu("),
@@ -214,7 +231,7 @@ SPELLINGS = {
     ),
     "order: signs are summed": (
         lambda m, h: m.w(torch.cat([-halves(y := torch.relu(m.v(h)))[0], halves(y)[1]], -1).sum(-1) * h), "v",
-        "refused: a part of a signal with another sign",
+        "refused: a copy whose entries are partly negated",
     ),
     "order: halves of a norm, multiplied": (
         lambda m, h: m.w(m.wide(torch.mul(*halves(m.norm(m.v(h)))))), "v norm wide", SLICE,
@@ -274,7 +291,7 @@ def test_a_norm_that_is_written_out_is_a_norm(how):
 
 def test_a_norm_that_stays_away_from_its_clip_is_one():
     """As with a small number that is added to the mean of squares."""
-    assert traced(build(lambda m, h: m.w(clipped(h, min=0.01)))).text.count("rmsnorm(") == 1
+    assert trace_equations(build(lambda m, h: m.w(clipped(h, min=0.01)))).text.count("rmsnorm(") == 1
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -287,7 +304,7 @@ def test_a_number_before_gates_that_are_divided_by_their_sum(before):
         w = y / ((y if before else w).sum(-1, keepdim=True) + 1e-20)
         return sum((w * (i == e)).sum(-1, keepdim=True) * expert(h) for e, expert in enumerate(m.experts))
 
-    model = traced(with_experts(between, sparse=True))
+    model = trace_equations(with_experts(between, sparse=True))
     assert model.error < 1e-12 and [dict(own) for _, own in model.factors.values()] == [{"K": -1}]
 
 
@@ -301,8 +318,8 @@ def test_gates_are_divided_by_the_sum_of_all_before_the_best_are_chosen(guard):
         top = top / top.sum(-1, keepdim=True) if again else top
         return sum((top * (at == e)).sum(-1, keepdim=True) * expert(h) for e, expert in enumerate(m.experts))
 
-    once = traced(with_experts(between, sparse=True))
-    twice = traced(with_experts(lambda m, h: between(m, h, True), sparse=True))
+    once = trace_equations(with_experts(between, sparse=True))
+    twice = trace_equations(with_experts(lambda m, h: between(m, h, True), sparse=True))
     assert max(once.error, twice.error) < 1e-8
     assert [[dict(own) for _, own in x.factors.values()] for x in (once, twice)] == [[{"M": -1}], [{"K": -1}]]
 
@@ -426,7 +443,7 @@ ORDERS = {
 @pytest.mark.parametrize("kind", ORDERS)
 def test_a_signal_that_meets_its_own_entries_in_another_order(kind, how):
     """Swapped halves were read as the signal itself; rotary positions are, on average, and so are halves in order."""
-    refused = "refused: its own entries in another order|a part of a signal with another sign"
+    refused = "refused: its own entries in another order|a copy whose entries are partly negated"
     reading = "has: v[" if kind in ("rotated", "in parts", "in order") else refused
     check(build(lambda m, h: MET[how](m, y := m.v(h), ORDERS[kind](m, y)), "v"), reading)
 
@@ -444,17 +461,17 @@ def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
 
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
     """A function goes by the class that its values have, whatever the tables declare of its name."""
-    soft = traced(build(lambda m, h: F.softplus(m.w(F.relu6(h)))))
+    soft = trace_equations(build(lambda m, h: F.softplus(m.w(F.relu6(h)))))
     assert "values that were recorded" in soft.network.stands  # no limit is computed of it, which is of values
     assert "silu(" in soft.text and "tanh(" not in soft.text and any("recorded" in str(x) for x in soft.notes)
     module = build(lambda m, h: torch.atan(m.w(h)))
-    assert "tanh(" in traced(module).text
+    assert "tanh(" in trace_equations(module).text
     table = replace(FUNCTIONS["tanh"], name="atan", torch="atan", powers=frozenset({0, 2}), positive=True)
     monkeypatch.setitem(FUNCTIONS, "atan", table)
-    assert "tanh(" in traced(module).text
+    assert "tanh(" in trace_equations(module).text
     monkeypatch.setitem(FUNCTIONS, "tanh", replace(table, name="tanh"))
     with pytest.raises(Unreadable, match=r"not of the class that functions\.toml"):
-        traced(module)
+        trace_equations(module)
 
 
 MIXED = {
@@ -496,7 +513,7 @@ def test_matrices_of_experts_that_are_merged_have_the_numbers_of_experts():
     plans = [plan(lambda z, how=how: Merged(z, how), *sizes, lr=1e-3, eps=1e-8, std=0.02) for how in (True, False)]
     one, other = ({name: x.factor for name, x in p["e"].settings.items()} for p in plans)
     assert one == other and (one["init_std"], one["lr"]) == (1 / 2, 1 / 4)
-    mixed, apart = (traced(lambda z, how=how: Merged(z, how)).text for how in (True, False))
+    mixed, apart = (trace_equations(lambda z, how=how: Merged(z, how)).text for how in (True, False))
     assert "scale" not in mixed and "alpha" not in mixed and "alpha" in apart  # there outputs are signals
 
 
@@ -533,5 +550,5 @@ def test_a_sum_of_shares_times_constants_is_not_that_of_shares(shares, values):
 def test_a_number_behind_a_learned_factor_is_that_of_the_sum_before_it():
     """The temperature stays what it is: it was to be N times as large, beside a multiplier N^-1."""
     between = lambda m, h: h * torch.sigmoid(m.tau * (m.w(h) * m.v(h)).sum(-1, keepdim=True) / m.n)  # noqa: E731
-    lines = [line for line in traced(build(between, "v tau")).lines if "multiplies by N^-1" in line]
+    lines = [line for line in trace_equations(build(between, "v tau")).lines if "multiplies by N^-1" in line]
     assert lines == ["model: the module multiplies by N^-1 here (scale in the equations)"]

@@ -32,9 +32,9 @@ from scaling_algebra.verify.apply.suspensions import drop_rerouted_replicas, sus
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
-from scaling_algebra.verify.tracing.building import built
-from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.readings import read, traced
+from scaling_algebra.verify.tracing.building import build_module
+from scaling_algebra.verify.tracing.measuring import TrainingWatch
+from scaling_algebra.verify.tracing.readings import read_module, trace_equations
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop
@@ -97,7 +97,7 @@ def test_replicas_that_are_alike_are_no_replicas():
         model = nn.Sequential(nn.Linear(5, sizes["N"]), nn.Linear(sizes["N"], 3, bias=False))
         return model, torch.optim.AdamW(model.parameters())
 
-    with pytest.raises(UsageError, match="build draws the same values whatever the seed: it calls torch"):
+    with pytest.raises(UsageError, match="build draws the same values for every seed; remove torch"):
         check_model(build, "N=16", "N=64", seeds=4)
 
 
@@ -486,9 +486,9 @@ def test_depth_may_grow(rules, found):
 def test_parts_are_those_of_the_product_that_a_parameter_is_in():
     """Of three factors in one einsum each is measured in its own product; what is measured is W_0 x_0 and so on."""
     build = mixture("einsum")
-    reading = traced(build)
-    model, inputs, _ = built(build, {"N": 16, "N_e": 8, "M": 4})
-    watch, x = Watch(model, inputs, reading), inputs[0][0]
+    reading = trace_equations(build)
+    model, inputs, _ = build_module(build, {"N": 16, "N_e": 8, "M": 4})
+    watch, x = TrainingWatch(model, inputs, reading), inputs[0][0]
     h, up = model.inp(x).detach(), model.up.detach().clone()
     with torch.no_grad():
         model.up += 0.5
@@ -636,12 +636,15 @@ class Grown(nn.Module):
         (lambda s: ends(s), "the model ends the program"),
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
-        (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
+        (
+            around(lambda model, x: model(x) * float("nan")),
+            "the output of the model is not finite at the smallest size; check its initial values and the input",
+        ),
         (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
         (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
         (lambda s: (plain(s), torch.optim.SGD), r"the class SGD .*return SGD\(model.parameters\(\), ...\)"),
-        (lambda s: (plain(s), plain(s)), "a second module beside the model"),
-        (lambda s: (plain(s), []), r"returns \[\] beside the model"),
+        (lambda s: (plain(s), plain(s)), "a second module with the model"),
+        (lambda s: (plain(s), []), r"returns \[\] with the model"),
         (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),
         (around(lambda model, x: model(x).detach()), "the output has no gradient"),
         (lambda s: plain(s).requires_grad_(False), "no parameter of the model trains"),
@@ -649,15 +652,18 @@ class Grown(nn.Module):
         (trained(Raises, None), "training the model raises ValueError: no step"),
         (later, "build returns <coroutine"),
         (mute, r"build\(.*\) raises Mute$"),
-        (lambda s: [s[f"x{k}"] for k in range(3000)], "more than 32 sizes, the last of them 'x32'"),
+        (lambda s: [s[f"x{k}"] for k in range(3000)], "more than 32 sizes, the last one 'x32'"),
         (trained(torch.optim.RMSprop, None), "build brings RMSprop; a check knows Adam, AdamW, Muon, SGD, or say"),
         (lambda s: Grown(s["N"], True), "the input grows"),
-        (lambda s: plain(s).append(nn.Bilinear(3, 3, 3)), r"guessed, of shape \(1, 5\): let build return \("),
+        (lambda s: plain(s).append(nn.Bilinear(3, 3, 3)), r"guessed \(shape \(1, 5\)\): let build return \("),
         (lambda s: (plain(s), torch.ones(1, 5), torch.ones(1, 5)), "build returns two inputs"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
-        (few, "gate.weight has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"),
-        (language, "seeds is 3, which decides nothing; give 4 or more"),
+        (
+            few,
+            "gate.weight has no gradient at K=1, where the gate of the one active expert is constant; give K=2",
+        ),
+        (language, "seeds is 3, which is too few for a verdict; give 4 or more"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line_before_training(build, said):
@@ -669,24 +675,24 @@ def test_what_cannot_be_checked_is_one_line_before_training(build, said):
 
 
 def test_functions_of_torch_that_were_replaced_are_named(monkeypatch):
-    assert traced(plain).text
+    assert trace_equations(plain).text
     monkeypatch.setattr(torch.Tensor, "__mul__", lambda a, b: a)
     with pytest.raises(UsageError, match=r"test_check_model.py replaces torch.Tensor.__mul__"):
-        traced(plain)
+        trace_equations(plain)
 
 
 def test_an_infinite_output_is_no_answer_by_shape_but_a_mask_is_read():
     """Some entries may be minus infinity, as those of tokens that do not exist."""
     hidden = torch.tensor([True, False, False])
-    assert not read(around(lambda model, x: model(x).masked_fill(hidden, float("-inf")))).network.unread
+    assert not read_module(around(lambda model, x: model(x).masked_fill(hidden, float("-inf")))).network.unread
     with pytest.raises(UsageError, match="is infinite"):
-        read(around(lambda model, x: model(x) * float("inf")))
+        read_module(around(lambda model, x: model(x) * float("inf")))
 
 
 def test_a_compiled_module_is_read_as_it_was():
     """And code that was called ends no program afterwards: ``os._exit`` is what it was."""
     wraps = (lambda model: model, lambda model: SimpleNamespace(_orig_mod=model))  # torch.compile, without its import
-    texts = {traced(lambda s, wrap=wrap: wrap(plain(s))).text for wrap in wraps}
+    texts = {trace_equations(lambda s, wrap=wrap: wrap(plain(s))).text for wrap in wraps}
     assert len(texts) == 1 and os._exit.__name__ == "_exit"
 
 
@@ -715,8 +721,8 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("d.py:build", "no file d.py"),
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
-        ("b.py:build", "build of b.py is 3, no function; it has functions: none"),
-        ("e.py:build", "e.py ends the program; it must run by itself"),
+        ("b.py:build", "build of b.py is 3, not a function; its functions: none"),
+        ("e.py:build", "e.py ends the program; the file must run without errors when it is imported"),
         ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
     ):

@@ -65,7 +65,7 @@ def test_right_claims_agree_and_wrong_ones_are_refuted(made, effort, right, wron
 
 
 def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
-    """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
+    """With gates replaced by their mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
     aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
     d = derive(None, "sgd", "mup", ray=ray)
     m = measure(d, sizes=[256, 400, 676, 1156], seeds=40, steps=1, device="cpu", products=[aligned])

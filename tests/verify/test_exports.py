@@ -189,7 +189,9 @@ def test_two_optimizers_are_said_where_a_format_names_them():
     for name, rest in (("AdamW", "'lr': 0.003, 'eps'"), ("Muon", "'adjust_lr_fn': 'match_rms_adamw'")):
         assert re.search(f'optimizer_name="{name}".*{rest}', text)
     for form in set(FORMATS) - {"torchtitan"}:
-        with pytest.raises(UsageError, match=f"{form} takes one optimizer, and adamw and muon:match_rms_adamw train"):
+        with pytest.raises(
+            UsageError, match=f"{form} supports one optimizer, but this plan uses adamw and muon:match_rms_adamw train"
+        ):
             made.export(form, REST)
 
 

@@ -143,14 +143,14 @@ def test_edges_and_diverged_runs_are_told(tmp_path, capsys):
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", x), *ASKED, "--claim", "batch=1/2") == 3
     said = capsys.readouterr().out
     assert "the powers put the best rate of N=" in said and "inside its grid, where it is not" in said
-    assert "1 that diverged left out" in said
+    assert "1 that diverged ignored" in said
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--size", "N", "--size", "N"), "--size N: it is already a column of the fit"),
-        (("--size", "lr"), "--size lr: it is already a column of the fit"),
+        (("--size", "N", "--size", "N"), "--size N: the column is already used"),
+        (("--size", "lr"), "--size lr: the column is already used"),
         (("--size", "width"), "has no column 'width'"),
         ((*ASKED, "--at", "N=1"), "--at N=1: give each of N, tokens, batch once"),
         ((*ASKED, "--at", "N=1,tokens=x,batch=2"), "--at x: give a positive number, such as 4096 or 1e10"),
@@ -184,5 +184,5 @@ def test_a_law_is_fitted_at_the_best_rate_of_each_size(tmp_path, capsys):
     path.write_text(grid_of_rates("peak"))
     assert exit_code(*asked) != 0
     said = capsys.readouterr().out
-    assert said.index("differ in peak: if that is their rate, --columns lr=peak takes") < said.index("number")
+    assert said.index("differ in peak; if this is the learning rate, give --columns lr=peak") < said.index("number")
     assert exit_code(*asked, "--columns", "lr=peak") == 0

@@ -267,7 +267,7 @@ def test_a_wide_network_is_within_one_percent():
     [
         (lambda: router("sigmoid", 2, 0.1), 3, ""),
         (lambda: course("routers-sigmoid", "sp", steps=2, lr=0.1), 0, "psi is a random sum of size n^0"),
-        (lambda: course("routers-sigmoid-topk", steps=1, lr=0.1), 0, "phi selects among what is alike"),
+        (lambda: course("routers-sigmoid-topk", steps=1, lr=0.1), 0, "phi selects among entries that are equal"),
         (lambda: course("mlp", "sp", "adam", steps=2, lr=0.1, ray="N=1"), 0, "f is a random sum of size n^0"),
     ],
 )
@@ -305,7 +305,7 @@ def test_other_limits_are_refused_in_one_line(asked, why):
     [
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.1}}, "weight_decay = 0.1, which the limit"),
         ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "nesterov = true, .*set nesterov to false"),
-        ({"torch": "SGDD"}, "SGDD, which own steps with, is no optimizer; name a class of torch.optim"),
+        ({"torch": "SGDD"}, "SGDD, which own steps with, is not an optimizer; name a class of torch.optim"),
         ({"torch": "Adam", "options": {"weight_decay": 0.1}, "normalises": "entry", "epsilon": True}, "weight_decay"),
         ({"torch": "AdamW", "normalises": "entry", "epsilon": True}, "weight_decay = 0.01.*set weight_decay to 0"),
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.0}}, ""),

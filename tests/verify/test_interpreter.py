@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import network
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -73,7 +73,7 @@ def test_equals_the_reading_of_the_product(text, rule):
     theirs = TorchRun(model, OPTIMIZERS[rule])
     for group in theirs.trainer.stepper.param_groups:
         run.steps.lr[group["symbol"]], run.steps.eps[group["symbol"]] = group["lr"], group.get("eps", 0.0)
-    table, compared = quantities(net), 0
+    table, compared = list_quantities(net), 0
     for t in range(3):
         for name, mine in run.quantities():
             if name in table:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from scaling_algebra.errors import UsageError
 from scaling_algebra.jax import plan, torch_build
 from scaling_algebra.verify.apply import plan as torch_plan
-from scaling_algebra.verify.tracing import traced
+from scaling_algebra.verify.tracing import trace_equations
 
 TOKENS, WORDS, HEADS = 6, 11, 2
 IDS = jax.random.randint(jax.random.key(1), (2, TOKENS), 0, WORDS)
@@ -64,7 +64,7 @@ def twin(build, function):
 
 def same_equations(build, function):
     """The reading of a model, when it is that of its twin."""
-    mine, other = traced(torch_build(build)), traced(twin(build, function))
+    mine, other = trace_equations(torch_build(build)), trace_equations(twin(build, function))
     assert mine.text == other.text
     assert {k: p for k, (_, p) in mine.factors.items()} == {k: p for k, (_, p) in other.factors.items()}
     return mine
@@ -276,7 +276,7 @@ class DeepTwin(nn.Module):
 
 
 def test_modules_with_numbers_are_layers():
-    text = traced(torch_build(flax_build(lambda s: DeepTwin(s["N"], s["L"]), jnp.ones((2, 5))))).text
+    text = trace_equations(torch_build(flax_build(lambda s: DeepTwin(s["N"], s["L"]), jnp.ones((2, 5))))).text
     assert '"L"' in text and '"layer.*.kernel"' in text
 
 
@@ -343,5 +343,5 @@ def test_other_numbers_than_those_of_jax_are_refused(monkeypatch):
     from scaling_algebra.jax.primitives import RULES
 
     monkeypatch.setitem(RULES, "sin", lambda params, x: x.sin() * (1 + 1e-4))
-    with pytest.raises(UsageError, match="and not the output of JAX"):
+    with pytest.raises(UsageError, match="from the output of JAX"):
         torch_build(calls(jnp.sin))({"N": 4})

@@ -18,7 +18,7 @@ from scaling_algebra.verify.networks.moment import compute_rms
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
-from scaling_algebra.verify.tracing.readings import traced
+from scaling_algebra.verify.tracing.readings import trace_equations
 
 TEXT = """
 axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D" }
@@ -94,9 +94,9 @@ def test_sizes_of_gradients_are_measured():
             group["lr"] *= 0.03
         run.trainer.step()
         for name, t in steps.items():
-            g = run.by(name.removeprefix("gpsi.by-")).gradient("psi", t)
+            g = run.for_loss(name.removeprefix("gpsi.by-")).gradient("psi", t)
             found.setdefault(name, []).append(float(g.rms().median()))
-        view, whole = run.by("f"), [run.by("f").gradient("psi", t).entries for t in (0, 1)]
+        view, whole = run.for_loss("f"), [run.for_loss("f").gradient("psi", t).entries for t in (0, 1)]
         assert all(torch.equal(view.gradient("psi", t).entries, whole[t]) for t in (0, 1))  # one view at several times
         assert not torch.equal(*whole)
         psi = run.value("psi", 1).entries.requires_grad_()
@@ -125,7 +125,7 @@ class Balanced(torch.nn.Module):
 
 def test_a_module_may_return_losses():
     """They are left out of its equations, and their gradients are measured beside that of the output."""
-    read = traced(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
+    read = trace_equations(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
     assert not read.network.unread and "one_hot" not in read.text
     ratios = compare_extra_losses(Balanced(16, 4).double(), ((torch.randn(4, 5).double(),), {}))
     assert {name for _, name in ratios} == {"up.weight", "router.weight"}

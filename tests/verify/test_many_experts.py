@@ -16,7 +16,7 @@ from scaling_algebra.verify.measuring.training import differentiate_with_autogra
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
-from scaling_algebra.verify.tracing.readings import traced
+from scaling_algebra.verify.tracing.readings import trace_equations
 
 
 def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
@@ -146,5 +146,5 @@ class Gate(torch.nn.Module):
 @pytest.mark.parametrize("added", [0, 1])
 def test_a_buffer_that_only_selects_is_named(added):
     """One that is part of the output, too, is not (control)."""
-    read = traced(lambda s: (Gate(s["N"], s["M"], added), torch.randn(4, 5)), {"N": 16, "M": 4})
-    assert any(x.startswith("load: a buffer that only shifts") for x in read.lines) == (not added)
+    read = trace_equations(lambda s: (Gate(s["N"], s["M"], added), torch.randn(4, 5)), {"N": 16, "M": 4})
+    assert any(x.startswith("load: a buffer that only affects") for x in read.lines) == (not added)

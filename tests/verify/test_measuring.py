@@ -14,8 +14,8 @@ from torch import nn
 from scaling_algebra import UsageError, check_model, plan
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.readings import traced
+from scaling_algebra.verify.tracing.measuring import TrainingWatch
+from scaling_algebra.verify.tracing.readings import trace_equations
 from scaling_algebra.verify.tracing.recording import record
 
 
@@ -71,7 +71,7 @@ def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
     build = gathering(hit)
     torch.manual_seed(0)
     model = build({"N": 8, "N_e": 8, "M": 4, "K": 2}).double()
-    watch = Watch(model, ((torch.randint(0, 64, (1, 3)),), {}), traced(build))
+    watch = TrainingWatch(model, ((torch.randint(0, 64, (1, 3)),), {}), trace_equations(build))
     assert not any(map(math.isnan, watch().values())) and not watch.switched
     calls = len(watch.first.calls)
     with torch.no_grad():
@@ -96,11 +96,11 @@ class RestlessModel(nn.Module):
 
 def test_calls_that_change_without_a_choice_are_told():
     model = RestlessModel(8).double()
-    watch = Watch(
-        model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(lambda sizes: RestlessModel(sizes["N"]))
+    watch = TrainingWatch(
+        model, ((torch.randn(9, 5, dtype=torch.float64),), {}), trace_equations(lambda sizes: RestlessModel(sizes["N"]))
     )
     model.turns = 40
-    with pytest.raises(UsageError, match="calls change while the model trains, and no choice of experts changes them"):
+    with pytest.raises(UsageError, match="makes other calls after training steps, although it selects no experts"):
         watch()
 
 
@@ -296,10 +296,10 @@ def test_what_is_frozen_at_zero_is_zero():
 def test_values_that_are_no_numbers_are_not_those_of_other_tokens():
     """They are infinite, so that the gate on finite values sees them."""
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3, bias=False)).double()
-    read = traced(
+    read = trace_equations(
         lambda sizes: nn.Sequential(nn.Linear(5, sizes["N"]), nn.ReLU(), nn.Linear(sizes["N"], 3, bias=False))
     )
-    watch = Watch(model, ((torch.ones(2, 5, dtype=torch.float64),), {}), read)
+    watch = TrainingWatch(model, ((torch.ones(2, 5, dtype=torch.float64),), {}), read)
     with torch.no_grad():
         model[2].weight.fill_(math.nan)
     now = watch()

@@ -54,7 +54,7 @@ def test_updates_are_what_the_optimizer_did(name, dims):
         run.trainer.step()
     for role, w in model.weights.items():
         change = (w.detach() - start[role]).square().flatten(1).mean(1).sqrt()
-        torch.testing.assert_close(run.decaying().update_size(role, 3), change, msg=role)
+        torch.testing.assert_close(run.relative_to_undecayed().update_size(role, 3), change, msg=role)
         rule = optimizer(name)
         moves = rule.decoupled_decay or rule.constrains(MOE_BLOCK, role)  # the reference, too
         if rule.constraint != "spectral":  # moves it only where the norm has grown
@@ -293,14 +293,14 @@ def test_sign_descent_and_lion_are_the_published_rules():
     ("torch_class", "options", "message"),
     [
         ("LBFGS", {}, "raises TypeError: LBFGS.step"),
-        ("os.system", {}, "is no optimizer; name a class of torch.optim, or FILE.py:Class"),
+        ("os.system", {}, "is not an optimizer; name a class of torch.optim, or FILE.py:Class"),
         ("builtins.print", {}, "is no optimizer"),
         ("lr_scheduler", {}, "is no optimizer"),
         ("Optimizer", {}, "raises TypeError"),
         ("Adam", {"foo": 1}, "unexpected keyword argument 'foo'"),
         ("Adam", {"betas": [2.0, 3.0]}, "raises ValueError: Invalid beta"),
-        ("Adam", {"lr": 3.0}, r"lr in options of o\.toml is set for every tensor by itself; leave it out"),
-        ("SGD", {"weight_decay": math.nan}, "makes weights that are not finite"),
+        ("Adam", {"lr": 3.0}, r"lr in options of o\.toml is set separately for every tensor; leave it out"),
+        ("SGD", {"weight_decay": math.nan}, "gives weights that are not finite"),
         ("{own}:function", {}, "is no optimizer"),
         ("{own}:Missing", {}, "is no optimizer"),
         ("missing.py:Own", {}, "no file missing.py"),

@@ -30,7 +30,7 @@ def test_a_slope_is_bent_and_the_named_terms_are_why(monkeypatch):
     """Leading is M^(-1/2), in regime II n^(-1/2); beside it N_e/N, which falls as n^-1 and is large where experts are
     wide. Without it, with a power of N alone, or of half the experts' width, the same sum fits no more."""
     generic, runs = derive(None, "adam", "mup", ray="N=1,N_e=1/2,M=3/4"), []
-    named = {generic.scaling.size(form) for form in generic.analysis().runs.forms(QUANTITY, 2)}
+    named = {generic.scaling.size(form) for form in generic.analysis().runs.list_lower_forms(QUANTITY, 2)}
     lead, beside = Power.parse("M^-1/2"), Power.parse("N_e N^-1")
     assert {lead, beside} <= named
     along = replace(derive("II", "adam", "mup"), scaling=generic.scaling)

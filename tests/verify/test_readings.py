@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import checking, subjects
 from scaling_algebra.verify.tracing import config_reading, readings, sources
-from scaling_algebra.verify.tracing.graph import Unreadable
-from scaling_algebra.verify.tracing.readings import AT_BASE, AT_SMALL, BY_SHAPE, READINGS, read
+from scaling_algebra.verify.tracing.nodes import Unreadable
+from scaling_algebra.verify.tracing.readings import AT_BASE, AT_SMALL, BY_SHAPE, READINGS, read_module
 
 
 class Wide(torch.nn.Module):
@@ -31,19 +31,21 @@ def build(least, rule=True):
 
 
 def test_every_question_reads_by_the_same_list():
-    assert checking.read is subjects.read is sources.read_model is config_reading.read is read
+    assert (
+        checking.read_module is subjects.read_module is sources.read_module is config_reading.read_module is read_module
+    )
     assert [*READINGS][2:3] == [AT_SMALL] and sum(name.startswith(BY_SHAPE) for name in READINGS) == 2
 
 
 def test_a_module_is_read_by_the_first_strategy_that_succeeds():
     """At the base, where it raises an error at small sizes; by shape, where a call has no rule at any size."""
-    assert read(build(0)).how == AT_SMALL and not read(build(0)).tried
-    base = read(build(64), smallest={"N": 64})
+    assert read_module(build(0)).how == AT_SMALL and not read_module(build(0)).tried
+    base = read_module(build(64), smallest={"N": 64})
     assert base.how == AT_BASE and base.base["N"] == 64 and "raises ValueError: n is 32" in base.tried[AT_SMALL]
-    assert any(line.startswith(f"read {AT_BASE}; not {AT_SMALL}: the model raises") for line in base.lines)
-    assert read(build(64)).how == BY_SHAPE and read(build(0, rule=False)).how == BY_SHAPE
+    assert any(line.startswith(f"read {AT_BASE}; {AT_SMALL} failed: the model raises") for line in base.lines)
+    assert read_module(build(64)).how == BY_SHAPE and read_module(build(0, rule=False)).how == BY_SHAPE
     with pytest.raises(UsageError, match="n is 32"):
-        read(build(64), strict=True)
+        read_module(build(64), strict=True)
 
 
 def test_a_reading_that_is_refused_is_taken_where_no_other_succeeds():
@@ -53,8 +55,8 @@ def test_a_reading_that_is_refused_is_taken_where_no_other_succeeds():
         asked.append(reading.how)
         return "sizes differ"
 
-    assert read(build(0), smallest={"N": 64}, refuse=refuse).base["N"] == 64 and asked == [AT_SMALL, AT_BASE]
-    assert read(build(0), refuse=refuse).how == AT_SMALL
+    assert read_module(build(0), smallest={"N": 64}, refuse=refuse).base["N"] == 64 and asked == [AT_SMALL, AT_BASE]
+    assert read_module(build(0), refuse=refuse).how == AT_SMALL
 
 
 def test_the_message_has_the_reason_of_every_strategy(monkeypatch):
@@ -66,4 +68,4 @@ def test_the_message_has_the_reason_of_every_strategy(monkeypatch):
 
     monkeypatch.setattr(readings, "READINGS", {"one": failing("a"), "two": failing("b"), "three": failing("a")})
     with pytest.raises(Unreadable, match=r"^a; two: b$"):
-        read(build(0))
+        read_module(build(0))

@@ -89,7 +89,7 @@ def test_json_is_complete(mup):
     [
         (np.nan, "not finite at n = 32, 52; smaller learning rates or constants"),
         (1e200, "not finite at n = 32, 52; smaller learning rates or constants"),
-        (0.0, "zero to rounding at n = 32, 52 alone, so that there is no slope; take other sizes"),
+        (0.0, "zero up to rounding at n = 32, 52 only, so that no slope can be fitted; choose other sizes"),
     ],
 )
 def test_a_row_without_a_slope_says_why(mup, size, why):

@@ -15,7 +15,7 @@ from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking, model_training
-from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.readings import read_module
 
 
 def linear(i, o):
@@ -133,7 +133,7 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
 @pytest.mark.parametrize("name", MODULES)
 def test_every_verb_gives_the_numbers_of_the_parameter_itself(name, monkeypatch):
     build, base, target, optimizer, by_hand = MODULES[name]
-    network = read(build).network
+    network = read_module(build).network
     assert network.multiplied.keys() & {x for x, *_ in by_hand}
     d = derive(None, optimizer, "mup", ray=recipe(base, target, optimizer, network=network).way.ray, network=network)
     r, p = recipe(base, target, optimizer, network=network), plan(build, base, target, optimizer=optimizer)
@@ -152,14 +152,14 @@ def test_every_verb_gives_the_numbers_of_the_parameter_itself(name, monkeypatch)
 
 
 def test_an_explanation_has_the_number_of_the_parameter_and_that_of_the_product():
-    network = read(MODULES["LoRA"][0]).network
+    network = read_module(MODULES["LoRA"][0]).network
     said = explain("B.weight.lr", None, "adamw", "mup", ray="N=1,rank=1", network=network)
     assert "value: 1\nthe module multiplies B.weight by rank^-1; of the product: rank^-1" in str(said)
     assert said.document().record["value"] == {} and said.value == Power.of({"rank": -1})
 
 
 def test_what_a_module_multiplies_is_not_held():
-    network = read(MODULES["LoRA"][0]).network
+    network = read_module(MODULES["LoRA"][0]).network
     with pytest.raises(UsageError, match=r"hold B\.weight\.lr: the module multiplies B\.weight by rank\^-1; take"):
         derive(None, "adamw", "mup", ray="N=1,rank=1", network=network, given={"B.weight.lr": "1"})
     frozen = derive(None, "adamw", "mup", ray="N=1,rank=1", network=network, given={"B.weight.init": 0})
@@ -167,7 +167,7 @@ def test_what_a_module_multiplies_is_not_held():
 
 
 def test_in_another_gauge_what_the_module_has_is_part_of_it():
-    network = read(MODULES["readout of mup"][0]).network
+    network = read_module(MODULES["readout of mup"][0]).network
     d = derive(None, "adamw", "mup", ray="N=1", network=network)
     assert d.in_gauge("table8")["three.weight"] == d["three.weight"]
     half = d.in_gauge("table9")["three.weight"]

@@ -22,14 +22,15 @@ from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.apply.initial_values import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.tracing import Unreadable, traced
-from scaling_algebra.verify.tracing.building import built
-from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.readings import read
-from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape
+from scaling_algebra.verify.tracing import Unreadable, trace_equations
+from scaling_algebra.verify.tracing.building import build_module
+from scaling_algebra.verify.tracing.measuring import TrainingWatch
+from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.shapes import ParameterShape, ShapeNetwork, read_by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
+from .test_constants import Module, drawn, linear
 
 
 class Odd(nn.Module):
@@ -65,11 +66,11 @@ def powers(d, name):
 
 def test_the_law_of_every_kind_of_parameter():
     with pytest.raises(Unreadable, match="fft_fft: no rule"):
-        traced(odd)
-    reading = read(odd)
+        trace_equations(odd)
+    reading = read_module(odd)
     assert "fft_fft: no rule for this call" in reading.network.unread
     d = derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mup", network=reading.network)
-    assert "the number of these maps" not in str(ModelOption(reading).beside(brief([d], ())))  # M is fixed
+    assert "the number of these maps" not in str(ModelOption(reading).append_notes(brief([d], ())))  # M is fixed
     assert powers(d, "emb.weight") == powers(d, "norm.weight") == powers(d, "places") == ("1", "1", "None")
     assert powers(d, "conv.weight") == powers(d, "blocks.*.weight") == ("N^(-1/2)", "N^-1", "None")
     assert powers(d, "head.weight") == ("N^-1", "N^-1", "None")
@@ -81,7 +82,7 @@ def test_the_law_of_every_kind_of_parameter():
     )
     notes = dict(reading.notes)
     assert (
-        "no call says which side" in notes["loose"]
+        "no call shows which dimension" in notes["loose"]
         and set(notes) == {"loose", "down", ""}
         and "is not seen" in notes[""]
     )
@@ -97,29 +98,24 @@ def test_of_a_multilayer_perceptron_it_is_what_is_derived():
     for optimizer, epsilon in (("sgd", None), ("adamw", "negligible"), ("muon", None)):
         known, shapes = (
             derive(ray="N=1", optimizer=optimizer, parameterization="mup", network=t.network, epsilon=epsilon)
-            for t in (traced(build), by_shape(build, None, "why"))
+            for t in (trace_equations(build), read_by_shape(build, None, "why"))
         )
         assert known.scaling.tensors == shapes.scaling.tensors
 
 
 def test_a_tied_tensor_is_named():
-    class UsedTwice(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.emb, self.head = nn.Embedding(9, n), nn.Linear(n, 9, bias=False)
-            self.head.weight = self.emb.weight
+    def noisy(m, q):
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1 if m.training else 0.0)
 
-        def forward(self, ids):
-            return self.head(torch.fft.fft(self.emb(ids)).real)
+    def build(sizes, between):
+        n = sizes["N"]
+        m = Module(lambda m, ids: m.head(torch.fft.fft(between(m, m.emb(ids))).real), emb=nn.Embedding(9, n))
+        m.head = nn.Linear(n, 9, bias=False)
+        m.head.weight = m.emb.weight
+        return m, torch.arange(6).reshape(2, 3)
 
-    class Noisy(UsedTwice):
-        def forward(self, ids):
-            q = self.emb(ids)
-            q = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1 if self.training else 0.0)
-            return self.head(torch.fft.fft(q).real)
-
-    for kind in (UsedTwice, Noisy):
-        tied = read(lambda s, kind=kind: (kind(s["N"]), torch.arange(6).reshape(2, 3)))
+    for between in (lambda m, h: h, noisy):
+        tied = read_module(lambda sizes, between=between: build(sizes, between))
         assert "used in two ways" in dict(tied.notes)["emb.weight"]
         d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=tied.network, epsilon="negligible")
         assert powers(d, "emb.weight")[:2] == ("1", "1")
@@ -127,16 +123,20 @@ def test_a_tied_tensor_is_named():
 
 def test_what_has_no_shape_or_no_parameters_is_refused():
     with pytest.raises(UsageError, match=r"0\.weight has no shape before the first call; call the model once in build"):
-        read(lambda s: (nn.Sequential(nn.LazyLinear(s["N"])), torch.zeros(2, 5)))
+        read_module(lambda s: (nn.Sequential(nn.LazyLinear(s["N"])), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match=r"1\.running_mean has no shape before the first call"):
-        read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
+        read_module(
+            lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5))
+        )
     with pytest.raises(UsageError, match="the model has no parameters"):
-        read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
-    slots = Shaped("slots", [(16, 8), (16, 0)], set(), False)
-    with pytest.raises(UsageError, match=r"slots: a side of it is 0 at \{'M': 8\}; give larger sizes"):
-        Shapes([slots], [{"M": 4}, {"M": 8}], {})
-    with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
-        read(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
+        read_module(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+    slots = ParameterShape("slots", [(16, 8), (16, 0)], set(), False)
+    with pytest.raises(UsageError, match=r"slots: one of its dimensions is 0 at \{'M': 8\}; give larger sizes"):
+        ShapeNetwork([slots], [{"M": 4}, {"M": 8}], {})
+    with pytest.raises(
+        UsageError, match="build returns a TorchScript module, whose calls cannot be recorded; return the"
+    ):
+        read_module(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
 
 def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
@@ -156,10 +156,10 @@ def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     ):
         with pytest.raises(SystemExit, match="2"):
             main([*asked, "--optimizer", "adam"])
-        assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
+        assert "no parameter of the model grows, so nothing would change" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["derive", "--model", of.replace("build", "named")])
-    assert "it asks for width, and what grows is called N, N_e, M, K, L" in capsys.readouterr().err
+    assert "it reads width, but axes that can grow are called N, N_e, M, K, L" in capsys.readouterr().err
 
 
 def test_a_module_that_raises_at_small_sizes_is_read_at_the_base(tmp_path, capsys):
@@ -182,7 +182,7 @@ def test_a_side_of_squares_is_said():
     def build(sizes):
         return nn.Sequential(nn.Linear(5, sizes["N"] ** 2), nn.Linear(sizes["N"] ** 2, 3)), torch.zeros(2, 5)
 
-    notes = [note for name, note in by_shape(build, None, "why").notes if name == "0.weight"]
+    notes = [note for name, note in read_by_shape(build, None, "why").notes if name == "0.weight"]
     assert len(notes) == 1 and notes[0].startswith("it makes N^2 numbers")
 
 
@@ -191,34 +191,34 @@ def test_parameters_without_a_name_of_their_own():
         n = sizes["N"]
         return nn.Sequential(nn.Embedding(9, n), nn.LSTM(n, n, batch_first=True)), torch.arange(5)[None]
 
-    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=by_shape(build, None, "why").network)
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read_by_shape(build, None, "why").network)
     assert powers(d, "0.weight")[:2] == ("1", "1") and powers(d, "1.weight_hh_l0")[:2] == ("N^(-1/2)", "N^-1")
 
 
 @pytest.mark.parametrize("name", ["f", "s1", "o2", "s_1"])
 def test_a_parameter_may_have_the_name_of_a_signal(name):
-    class Named(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.out = nn.Linear(5, n), nn.Linear(n, 3)
-            self.register_parameter(name, nn.Parameter(4.0 * torch.ones(1)))
+    def run(m, x):
+        h = m.inp(x)
+        return m.out((h - h.mean(-1, keepdim=True)) * getattr(m, name))
 
-        def forward(self, x):
-            h = self.inp(x)
-            return self.out((h - h.mean(-1, keepdim=True)) * getattr(self, name))
+    def build(sizes):
+        number = {name: nn.Parameter(4.0 * torch.ones(1))}
+        return Module(run, inp=nn.Linear(5, sizes["N"]), out=nn.Linear(sizes["N"], 3), **number)
 
-    read = by_shape(lambda sizes: Named(sizes["N"]), None, "why").network
+    read = read_by_shape(build, None, "why").network
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read)
     assert powers(d, name)[:2] == ("1", "1") and powers(d, "out.weight")[:2] == ("N^-1", "N^-1")
 
 
 def test_what_an_answer_by_shape_does_not_claim(tmp_path):
-    network = read(odd).network
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    network = read_module(odd).network
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mssp", network=network)
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", parameterization="mssp")
-    with pytest.raises(UsageError, match="by shape, nothing is known of the depth: keep L"):
+    with pytest.raises(
+        UsageError, match="the shapes of parameters do not show how numbers depend on depth; keep L fixed"
+    ):
         plan(odd, "N=32,N_e=24,M=4,L=2", "N=64,N_e=24,M=4,L=4")
     with pytest.raises(Unreadable, match="fft_fft"):
         plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", strict=True)
@@ -279,9 +279,11 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
         norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
         assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
     assert any("original0: init_ sets these weight-norm magnitudes to the norms" in x for x in p.warnings)
-    assert any("2.parametrizations.weight.original0: no call says what it multiplies" in x for x in p.warnings)
-    model, inputs, _ = built(build, {"N": 16})
-    assert [x for x in Watch(model, inputs, read(build)).names if "output" in x] == [
+    assert any(
+        "2.parametrizations.weight.original0: it is not known what this factor multiplies" in x for x in p.warnings
+    )
+    model, inputs, _ = build_module(build, {"N": 16})
+    assert [x for x in TrainingWatch(model, inputs, read_module(build)).names if "output" in x] == [
         "0: output", "1: output", "2: output", "output"
     ]  # fmt: skip
 
@@ -289,20 +291,11 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
 def small(sizes):
     n = sizes["N"]
 
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.mid, self.last = (
-                nn.Linear(5, n, bias=False),
-                nn.Linear(n, n, bias=False),
-                nn.Linear(n, 3, bias=False),
-            )
+    def run(m, x):
+        h = torch.fft.fft(m.first(x)[..., :1]).real.tanh() + m.first(x)
+        return m.last(m.mid(h).tanh())
 
-        def forward(self, x):
-            h = torch.fft.fft(self.first(x)[..., :1]).real.tanh() + self.first(x)
-            return self.last(self.mid(h).tanh())
-
-    return Mixed(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    return Module(run, first=linear(5, n), mid=linear(n, n), last=linear(n, 3)), drawn(6, 5)
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
@@ -360,11 +353,14 @@ def test_matrices_that_start_at_zero_are_derived_and_stay_so():
         return adapted(sizes["N"])
 
     where = {"lr": 1e-3, "eps": 1e-8}
-    assert read(build).network.zero == {"1.B"} and not read(lambda s: adapted(s["N"], empty=True)).network.zero
+    assert (
+        read_module(build).network.zero == {"1.B"}
+        and not read_module(lambda s: adapted(s["N"], empty=True)).network.zero
+    )
     kept, drawn = (plan(build, "N=16", "N=64", std=std, **where) for std in (0.1, {"": 0.1, "1.B": 0.1}))
     assert not kept.init_().get_parameter("1.B").any() and drawn.init_().get_parameter("1.B").any()
     assert kept.recipe.level.certified and kept.groups["1.A.weight"].value("init_std") == pytest.approx(0.05)
-    assert "1.B: all zeros at the start, and so derived" in str(kept)
+    assert "1.B: the module initialises it to zero" in str(kept)
     report = check_model(build, "N=16", "N=64", seeds=4)
     (start,) = (row for row in report.rows if row.quantity == "1.B.init")
     assert start.fit.zero and start.verdict is Verdict.AGREES
@@ -386,8 +382,8 @@ def test_a_stream_that_only_layers_move_is_not_read_as_one_layer():
                 h = h + layer(h)
             return self.last(h)
 
-    assert "which moves by other layers alone" in read(lambda s: Chain(s["N"], s["L"])).network.unread
-    two = read(lambda s: Chain(s["N"], 2)).network
+    assert "which only other layers change" in read_module(lambda s: Chain(s["N"], s["L"])).network.unread
+    two = read_module(lambda s: Chain(s["N"], 2)).network
     assert not two.unread and two.zero == {"layers.0.B", "layers.1.B"}
 
 
@@ -412,7 +408,7 @@ def magnitudes(sizes):
 
 def test_weights_that_are_made_of_weights_have_their_sides():
     """The columns of A in W + B A are those that the input is summed over."""
-    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(magnitudes).network)
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read_module(magnitudes).network)
     assert powers(d, "1.A")[:2] == ("N^-1", "N^-1") and powers(d, "1.B")[:2] == ("None", "1")
 
 
@@ -431,44 +427,39 @@ def test_what_starts_away_from_zero_keeps_its_start():
 def test_what_two_seeds_start_alike_is_no_draw():
     """Rates from -2 to 1, of which no mean says that they are meant; they were drawn anew."""
 
-    class Decays(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.out = nn.Linear(5, n, bias=False), nn.Linear(n, 3, bias=False)
-            self.log_a, self.shift = nn.Parameter(torch.linspace(-2, 1, n)), nn.Parameter(torch.randn(n))
+    def build(sizes):
+        n = sizes["N"]
+        own = {"log_a": nn.Parameter(torch.linspace(-2, 1, n)), "shift": nn.Parameter(torch.randn(n))}
+        run = lambda m, x: m.out(m.inp(x) * m.log_a.sigmoid() + m.shift)  # noqa: E731
+        return Module(run, inp=linear(5, n), out=linear(n, 3), **own)
 
-        def forward(self, x):
-            return self.out(self.inp(x) * self.log_a.sigmoid() + self.shift)
-
-    p = plan(lambda s: Decays(s["N"]), "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
     before = {name: x.clone() for name, x in p.model.named_parameters()}
     p.init_()
     assert {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])} == {"log_a"}
+
+
+def routed(sizes, run, k):
+    """Experts between two matrices, of which ``run`` chooses k."""
+    n, m = sizes["N"], sizes["M"]
+    experts = Module(run, Q=linear(n, m), W=nn.Parameter(torch.randn(m, n, n) / n**0.5))
+    experts.k = k
+    return nn.Sequential(linear(6, n), experts, linear(n, 3))
 
 
 def test_casts_to_fewer_digits_are_read():
     """A router in float32, and a table of times that is made in it; gates were read as they round."""
 
     def build(cast):
-        class Routed(nn.Module):
-            def __init__(self, n, m, k):
-                super().__init__()
-                self.k, self.Q = k, nn.Linear(n, m, bias=False)
-                self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+        def run(m, x):
+            p = m.Q(x)
+            p = (p.float() if cast else p).softmax(-1)
+            top, at = p.topk(m.k, dim=-1)
+            gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
+            times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
+            return torch.einsum("bm,mnk,bk->bn", gates, m.W, x) + 0 * times
 
-            def forward(self, x):
-                p = self.Q(x)
-                p = (p.float() if cast else p).softmax(-1)
-                top, at = p.topk(self.k, dim=-1)
-                gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
-                times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
-                return torch.einsum("bm,mnk,bk->bn", gates, self.W, x) + 0 * times
-
-        def made(s):
-            n = s["N"]
-            return nn.Sequential(nn.Linear(6, n, bias=False), Routed(n, s["M"], s["K"]), nn.Linear(n, 3, bias=False))
-
-        return read(made)
+        return read_module(lambda sizes: routed(sizes, run, sizes["K"]))
 
     plain, rounded = build(False), build(True)
     assert plain.network == rounded.network and plain.factors == rounded.factors and not plain.network.unread
@@ -532,24 +523,19 @@ def test_an_epsilon_that_is_far_below_is_in_the_groups():
 def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, told):
     """A top-2 that is written in the module leaves experts out; with K from the sizes all are read."""
 
-    class Routed(nn.Module):
-        def __init__(self, n, m, k):
-            super().__init__()
-            self.k, self.Q, self.W = k, nn.Linear(n, m, bias=False), nn.Parameter(torch.randn(m, n, n) / n**0.5)
-
-        def forward(self, x):
-            p = self.Q(x).softmax(-1)
-            top, at = p.topk(self.k, dim=-1)
-            return torch.einsum("bm,mnk,bk->bn", torch.zeros_like(p).scatter(-1, at, top), self.W, x)
+    def run(m, x):
+        p = m.Q(x).softmax(-1)
+        top, at = p.topk(m.k, dim=-1)
+        return torch.einsum("bm,mnk,bk->bn", torch.zeros_like(p).scatter(-1, at, top), m.W, x)
 
     def build(sizes):
-        n, m = sizes["N"], sizes["M"]
-        routed = Routed(n, m, number or sizes["K"])
-        return nn.Sequential(nn.Linear(6, n, bias=False), routed, nn.Linear(n, 3, bias=False))
+        return routed(sizes, run, number or sizes["K"])
 
-    reading = read(build, {"N": 32, "M": 4, "K": 4})
+    reading = read_module(build, {"N": 32, "M": 4, "K": 4})
     assert (
-        bool(reading.network.unread) == told == any("by a number that build does not take" in x for x in reading.lines)
+        bool(reading.network.unread)
+        == told
+        == any("their number is not an argument of build" in x for x in reading.lines)
     )
     if told:
         report = check_model(build, "N=16,M=4", "N=64,M=16", seeds=4)
@@ -557,19 +543,18 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
 
 
 def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
-    class Choosing(nn.Module):
-        def __init__(self, n, m):
-            super().__init__()
-            self.inp, self.gate, self.head = nn.Linear(6, n), nn.Linear(n, m, bias=False), nn.Linear(n, 3)
-            self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+    def run(m, x):
+        h = m.inp(x)
+        top, at = m.gate(h).softmax(-1).T.topk(2)
+        y = top[..., None] * torch.einsum("mnk,mck->mcn", m.W, h[at])
+        return m.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
 
-        def forward(self, x):
-            h = self.inp(x)
-            top, at = self.gate(h).softmax(-1).T.topk(2)
-            y = top[..., None] * torch.einsum("mnk,mck->mcn", self.W, h[at])
-            return self.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
+    def build(sizes):
+        n, m = sizes["N"], sizes["M"]
+        own = {"gate": linear(n, m), "W": nn.Parameter(torch.randn(m, n, n) / n**0.5)}
+        return Module(run, inp=nn.Linear(6, n), head=nn.Linear(n, 3), **own), drawn(7, 6)
 
-    reading = read(lambda s: (Choosing(s["N"], s["M"]), torch.randn(7, 6)))
+    reading = read_module(build)
     assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
 
 
@@ -578,79 +563,64 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
     [
         (lambda h: h * (h >= 0.1), "mul: no function of the equations has its values; give them with --network"),
         (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "where: no function of the equations has its values; give"),
-        (lambda h: h * (h >= h.mean(-1, keepdim=True)), "ge: no rule for this call; write what it selects as one"),
-        (lambda h: torch.where(h > h.flip(-1), h, -1e9).softmax(-1), "gt: no rule for this call; write what it"),
+        (lambda h: h * (h >= h.mean(-1, keepdim=True)), "ge: no rule for this call; replace the selection by one"),
+        (
+            lambda h: torch.where(h > h.flip(-1), h, -1e9).softmax(-1),
+            "gt: no rule for this call; replace the selection",
+        ),
         (
             lambda h: h if h.sum() > 0 else -h,
-            "a branch on what is computed; equations would hold for these values alone",
+            "branches on a computed tensor; equations would hold only for these values",
         ),
     ],
 )
 def test_reasons_are_about_what_a_module_without_experts_does(run, said):
-    class Selecting(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.inp, self.head = nn.Linear(6, n), nn.Linear(n, 3)
+    def build(sizes):
+        return Module(lambda m, x: m.head(run(m.inp(x))), inp=nn.Linear(6, sizes["N"]), head=nn.Linear(sizes["N"], 3))
 
-        def forward(self, x):
-            return self.head(run(self.inp(x)))
-
-    reading = read(lambda s: Selecting(s["N"]))
+    reading = read_module(build)
     assert said in reading.network.unread
-    assert not any(word in reading.network.unread for word in ("expert", "a loss made of it", "K = M"))
+    assert not any(word in reading.network.unread for word in ("expert", "part of a loss", "K = M"))
 
 
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
     """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
 
-    class Listed(nn.Module):
-        def __init__(self, n, m):
-            super().__init__()
-            self.Q, self.experts = nn.Linear(n, m, bias=False), nn.ModuleList(nn.Linear(n, n) for _ in range(m))
-
-        def forward(self, x):
-            p, x = self.Q(x).softmax(-1), torch.fft.fft(x).real
-            return sum(p[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
+    def run(m, x):
+        p, x = m.Q(x).softmax(-1), torch.fft.fft(x).real
+        return sum(p[:, k : k + 1] * expert(x) for k, expert in enumerate(m.experts))
 
     def build(sizes):
-        n = sizes["N"]
-        first, last = nn.Linear(6, n, bias=False), nn.Linear(n, 3, bias=False)
-        return nn.Sequential(OrderedDict(first=first, block=Listed(n, sizes["M"]), last=last))
+        n, m = sizes["N"], sizes["M"]
+        listed = Module(run, Q=linear(n, m), experts=nn.ModuleList(nn.Linear(n, n) for _ in range(m)))
+        return nn.Sequential(OrderedDict(first=linear(6, n), block=listed, last=linear(n, 3)))
 
     report = check_model(build, "N=16,M=2", "N=64,M=8", seeds=4)
     assert "experts.*.weight" in str([row.quantity for row in report.rows])
 
 
 def test_a_list_that_is_longer_at_larger_sizes_is_no_internal_error():
-    class Reversed(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.a, self.b, self.order = nn.Linear(5, n), nn.Linear(n, 3), list(range(n))[::-1]
-
-        def forward(self, x):
-            return self.b(self.a(x)[:, self.order])
-
     def build(sizes):
-        return Reversed(sizes["N"]), torch.ones(2, 5)
+        n = sizes["N"]
+        return Module(lambda m, x: m.b(m.a(x)[:, [*range(n)][::-1]]), a=nn.Linear(5, n), b=nn.Linear(n, 3)), drawn(2, 5)
 
     with pytest.raises(Unreadable, match="__getitem__: takes a list that is longer at other sizes"):
-        traced(build)
-    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
+        trace_equations(build)
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read_module(build).network)
     assert powers(d, "b.weight")[:2] == ("N^-1", "N^-1") and powers(d, "a.weight")[:2] == ("1", "1")
 
 
 def test_tokens_of_attention_are_vectors():
-    class Net(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.attn = nn.MultiheadAttention(n, 2, batch_first=True, add_bias_kv=True)
-            self.a, self.c = nn.Linear(4, n), nn.Linear(n, 3)
+    def run(m, x):
+        h = torch.fft.fft(m.a(x)).real
+        return m.c(h + m.attn(h, h, h, need_weights=False)[0])
 
-        def forward(self, x):
-            h = torch.fft.fft(self.a(x)).real
-            return self.c(h + self.attn(h, h, h, need_weights=False)[0])
+    def build(sizes):
+        n = sizes["N"]
+        attention = nn.MultiheadAttention(n, 2, batch_first=True, add_bias_kv=True)
+        return Module(run, attn=attention, a=nn.Linear(4, n), c=nn.Linear(n, 3)), drawn(2, 3, 4)
 
-    reading = read(lambda sizes: (Net(sizes["N"]), torch.randn(2, 3, 4)))
+    reading = read_module(build)
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=reading.network)
     assert {powers(d, f"attn.bias_{x}")[:2] for x in "kv"} == {("1", "1")}
     assert not [name for name, _ in reading.notes if "bias_k" in name]
@@ -735,7 +705,7 @@ class Residual(nn.Module):
 
 def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reason():
     began = time.process_time()
-    hundred, many = (read(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
+    hundred, many = (read_module(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
     assert time.process_time() - began < 60, "today it takes four seconds"
     assert not hundred.network.unread and len(hundred.network.statements) > 300
     assert "1203 lines; give at most 1000" in many.network.unread
@@ -780,7 +750,9 @@ MEETS = {
 @pytest.mark.parametrize("way", MEETS)
 def test_the_call_that_meets_a_parameter_says_what_is_summed(way):
     shape, meets, expected = MEETS[way]
-    reading = by_shape(lambda s: (Met(s["N"], shape, meets), torch.randn(1, 4, 5)), {"N": 16}, "a call without a rule")
+    reading = read_by_shape(
+        lambda s: (Met(s["N"], shape, meets), torch.randn(1, 4, 5)), {"N": 16}, "a call without a rule"
+    )
     d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
     assert powers(d, "w")[:2] == expected and not [note for name, note in reading.notes if name == "w"]
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
@@ -142,7 +142,9 @@ def test_parts_sum_to_their_whole(name, rule):
                     parts = [("init", "change"), ("update", "value")]
                 total = sum(run.part(s, *which, t).entries for which in parts) + run.gate_change(s, t).entries
                 torch.testing.assert_close(total, change, msg=s.out, rtol=1e-7, atol=1e-9 * (1 + change.abs().max()))
-        table = quantities(net) if name not in ("thrice", "tied") else {}  # one tensor used twice has mixed parts, too
+        table = (
+            list_quantities(net) if name not in ("thrice", "tied") else {}
+        )  # one tensor used twice has mixed parts, too
         for whole in (q.removesuffix(".init-init") for q in table if q.endswith(".init-init")):
             if whole in table:
                 found = [table[f"{whole}.{a}-{b}"].read(run, t).entries for a in MODES for b in MODES]
@@ -156,7 +158,7 @@ def test_pieces_of_experts_are_sums_of_which_one_tensor_changed(rule):
     run, t = trained("swiglu", rule), 2
     (e,), table, (first, last) = (
         experts(run.network),
-        quantities(run.network),
+        list_quantities(run.network),
         (run.states[k][0].moment for k in (0, t)),
     )
     with torch.no_grad():
@@ -169,7 +171,7 @@ def test_pieces_of_experts_are_sums_of_which_one_tensor_changed(rule):
         run = trained("moe", rule)
         inner, sums = (run.network.producer(x) for x in ("h2", "h3"))
         expected = run.part(sums, "init", "change", t, run.part(inner, "init", "change", t)).entries
-        torch.testing.assert_close(quantities(run.network)["h3.A2.1"].read(run, t).entries, expected, **EXACT)
+        torch.testing.assert_close(list_quantities(run.network)["h3.A2.1"].read(run, t).entries, expected, **EXACT)
 
 
 @pytest.mark.parametrize(

@@ -27,23 +27,23 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.tracing import Traced, Unreadable, traced
+from scaling_algebra.verify.tracing import TracedModel, Unreadable, trace_equations
 from scaling_algebra.verify.tracing.calls import RULES, plain
-from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, NO_GRADIENT, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
-from scaling_algebra.verify.tracing.readings import read
-from scaling_algebra.verify.tracing.shapes import by_shape
+from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.shapes import read_by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
 
 
-def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:
+def powers(model: TracedModel, ray: str, **where: str) -> dict[str, tuple[str, str]]:
     d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network, **where)
     return {name: (str(d[name].init_std), str(d[name].lr)) for name in d}
 
 
-def multipliers(model: Traced, ray: str) -> dict[str, str]:
+def multipliers(model: TracedModel, ray: str) -> dict[str, str]:
     d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network)
     return {name: str(1 / power) for name, power in d.scaling.multipliers.items()}
 
@@ -92,9 +92,9 @@ def check(build, *reading):
     """
     if reading[0].startswith("refused: "):
         with pytest.raises(Unreadable, match=reading[0].removeprefix("refused: ")):
-            traced(build)
+            trace_equations(build)
         return None
-    model = traced(build)
+    model = trace_equations(build)
     assert model.error < 1e-12
     for what, _, said in (part.partition(": ") for part in reading):
         if what == "answers":
@@ -114,7 +114,7 @@ def test_a_perceptron_with_biases():
         n = sizes["N"]
         return nn.Sequential(nn.Linear(5, n), nn.Tanh(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 3))
 
-    model = traced(build)
+    model = trace_equations(build)
     assert model.error < 1e-12 and not model.lines
     expected = {"0.weight": INPUT, "2.weight": HIDDEN, "4.weight": READOUT}
     assert powers(model, "N=1") == expected | dict.fromkeys(("0.bias", "2.bias", "4.bias"), INPUT)
@@ -153,7 +153,7 @@ class FourWays(nn.Module):
 
 @pytest.mark.parametrize("how", ["list", "einsum", "bmm", "stacked"])
 def test_experts_in_four_ways_have_one_answer(how):
-    model = traced(lambda z: FourWays(z["N"], z["N_e"], z["M"], how))
+    model = trace_equations(lambda z: FourWays(z["N"], z["N_e"], z["M"], how))
     named = (
         {"up": "experts.*.0.weight", "down": "experts.*.1.weight"} if how == "list" else {"up": "up", "down": "down"}
     )
@@ -237,7 +237,7 @@ def with_experts(between, sparse):
 def test_what_a_loop_over_experts_itself_multiplies_by(way):
     """All experts run where a model is read: what K and M each do is read off builds that change one of them."""
     between, own = WAYS[way]
-    model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
+    model = trace_equations(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
 
@@ -282,10 +282,10 @@ def test_a_factor_belongs_to_the_size_that_makes_it(share, factor):
         w = (w / w.sum(-1, keepdim=True) if norm else w) * of_sizes(m, k)
         return torch.zeros_like(s).scatter(-1, i, w)
 
-    model = traced(gated_by(gates))
+    model = trace_equations(gated_by(gates))
     expected = {axis: Fraction(own.get(axis, 0)) + Fraction(more.get(axis, 0)) for axis in "MK"}
     assert [dict(x) for _, x in model.factors.values()] == [{axis: x for axis, x in expected.items() if x}]
-    assert not model.joint and not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+    assert not model.joint and not model.find_open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
 
 
 JOINTLY = {
@@ -299,10 +299,10 @@ JOINTLY = {
 def test_what_is_read_with_all_experts_alone_is_open_where_their_share_changes(way):
     """What runs with all experts active is another function there, or no function: the executed equations tell."""
 
-    model = traced(gated_by(lambda s, m, k: JOINTLY[way](s.softmax(-1), *s.softmax(-1).topk(k, -1), k)))
-    (found,) = model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+    model = trace_equations(gated_by(lambda s, m, k: JOINTLY[way](s.softmax(-1), *s.softmax(-1).topk(k, -1), k)))
+    (found,) = model.find_open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
     assert model.joint and found.quantity == "alpha" and "powers of K count as powers of M" in str(found)
-    assert not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 8})
+    assert not model.find_open_shares({"M": 8, "K": 2}, {"M": 32, "K": 8})
     assert any("powers of K count as powers of M" in line for line in model.lines)
 
 
@@ -322,7 +322,7 @@ def test_layers_with_experts_are_two_letters():
         model.layers = nn.ModuleList(Layer(sizes["N"], sizes["M"]) for _ in range(sizes["L"]))
         return model
 
-    model = traced(build)
+    model = trace_equations(build)
     assert "layers.*.experts.*.bias" in model.network.tensors and set("LM") < set(model.network.axes.values())
     assert sorted(map(dict, (own for _, own in model.factors.values())), key=str) == [{"L": -1}, {"M": -1}]
 
@@ -356,7 +356,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("how", ["separate", "chunk", "packed", "mha"])
 def test_packed_queries_keys_and_values_are_three_tensors(how):
     """Packed weights were once read as q = k = v."""
-    model = traced(lambda z: Attention(z["N"], 4, how))
+    model = trace_equations(lambda z: Attention(z["N"], 4, how))
     answer = powers(model, "N=1")
     assert len(answer) == 6
     assert sorted(answer.values()) == sorted([INPUT, READOUT, *[HIDDEN] * 4])
@@ -364,15 +364,15 @@ def test_packed_queries_keys_and_values_are_three_tensors(how):
 
 
 def test_a_head_that_grows_has_a_factor_of_its_own():
-    model = traced(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
+    model = trace_equations(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
     assert multipliers(model, "N=1") == {"scale": "N^-1"}
     assert "the module multiplies by N^-1/2 here (scale in the equations)" in " ".join(model.lines)
 
 
 def test_low_rank_and_merged_low_rank_are_one():
     more = {"a": lambda n: nn.Parameter(torch.randn(2, n)), "b": lambda n: nn.Parameter(torch.randn(n, 2))}
-    apart = traced(of(lambda m, h: m.w(h) + 2.0 * (h @ m.a.T @ m.b.T), **more))
-    merged = traced(of(lambda m, h: F.linear(h, m.w.weight + m.b @ m.a), **more))
+    apart = trace_equations(of(lambda m, h: m.w(h) + 2.0 * (h @ m.a.T @ m.b.T), **more))
+    merged = trace_equations(of(lambda m, h: F.linear(h, m.w.weight + m.b @ m.a), **more))
     held = {"given": ["a.init=N^-1/2", "b.init=1"]}
     assert powers(apart, "N=1", **held) == powers(merged, "N=1", **held)
 
@@ -399,7 +399,7 @@ def test_layers_become_a_letter_and_have_complete_p():
                 h = layer(h)
             return self.head(h)
 
-    model = traced(lambda z: Deep(z["N"], z["L"]))
+    model = trace_equations(lambda z: Deep(z["N"], z["L"]))
     assert multipliers(model, "N=1,L=1") == {"scale": "L^-1"}
     assert powers(model, "N=1,L=0")["layers.*.up.weight"] == HIDDEN
     assert "layers.*.down.weight" in powers(model, "N=1,L=0")
@@ -431,7 +431,7 @@ class Low(nn.Module):
 
 def test_frozen_parameters_are_frozen_tensors():
     """As the same network by hand: A has std N^-1/2 and rate N^-1, B rate 1; trained whole there is another answer."""
-    model = traced(lambda sizes: Low(sizes["N"]))
+    model = trace_equations(lambda sizes: Low(sizes["N"]))
     assert model.lines == [f"tokens.weight, base.weight, head.weight: {FROZEN}"]
     assert from_toml(model.text).frozen == model.network.frozen == {"tokens.weight", "base.weight", "head.weight"}
     found = powers(model, "N=1")
@@ -473,12 +473,14 @@ class Stop(torch.autograd.Function):
     ids=["data", "backward", "training", "control"],
 )
 def test_what_no_gradient_reaches_is_named(between, told):
-    assert [x for x in traced(of(between)).lines if "left out" not in x] == told
+    assert [x for x in trace_equations(of(between)).lines if "left out" not in x] == told
 
 
 def test_without_gradients_nothing_trains():
-    with pytest.raises(UsageError, match="no gradient of the output reaches a parameter, so that nothing trains"):
-        traced(of(lambda m, h: m.w(h).detach(), head=lambda n: nn.Linear(n, 3, bias=False).requires_grad_(False)))
+    with pytest.raises(UsageError, match="no parameter receives a gradient from the output, so nothing trains"):
+        trace_equations(
+            of(lambda m, h: m.w(h).detach(), head=lambda n: nn.Linear(n, 3, bias=False).requires_grad_(False))
+        )
 
 
 def test_what_is_frozen_in_some_layers_alone_is_told():
@@ -496,16 +498,18 @@ def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
         model.forward = lambda x: model.head(model.between(model.inp(x))) / sizes["N"]
         return model
 
-    option = ModelOption(traced(build))
+    option = ModelOption(trace_equations(build))
     d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
     assert d["head.weight"].lr == d.scaling.tensors["head.weight"].lr * Power.of({"N": times})
-    record = option.beside(Document((), d.as_json())).record
+    record = option.append_notes(Document((), d.as_json())).record
     head = next(row for row in rows(record) if row["name"] == "head.weight")
     assert head["lr.N_value"] == d["head.weight"].lr.on(d.ray) and head["multiplier.N"] == "0"
 
 
 def test_a_gain_that_is_a_number():
-    model = traced(of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), gain=lambda n: nn.Parameter(torch.ones(()))))
+    model = trace_equations(
+        of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), gain=lambda n: nn.Parameter(torch.ones(())))
+    )
     answer = powers(model, "N=1")
     assert answer["gain"] == INPUT and answer["w.weight"] == HIDDEN
 
@@ -513,23 +517,23 @@ def test_a_gain_that_is_a_number():
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
-    "gt: no rule for this call; write what it selects": lambda m, h: m.w(h) + (h > 0).double().mean(),
+    "gt: no rule for this call; replace the selection": lambda m, h: m.w(h) + (h > 0).double().mean(),
     "randn_like: noise in evaluation mode": lambda m, h: m.w(F.normalize(h) + torch.randn_like(h)),
-    "a branch on what is computed": lambda m, h: m.w(h) if h.sum() > 0 else h,
-    "a branch on what is computed ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,
+    "branches on a computed tensor": lambda m, h: m.w(h) if h.sum() > 0 else h,
+    "branches on a computed tensor ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,
     "a difference of two signals of one law may": lambda m, h: m.w(h) - m.w(h),
     "a difference of two signals of one law": lambda m, h: torch.relu(m.w(h)) - torch.relu(m.w.weight @ h.T).T * 1,
     "a sum that cancels": lambda m, h: h + m.minus * h,
     "large entries become rarer": lambda m, h: m.w(h) * F.one_hot(torch.tensor(0), m.n),
-    "weights alone is in no equation": lambda m, h: m.w(h) * m.w.weight[0],
+    "a function of weights alone cannot be written": lambda m, h: m.w(h) * m.w.weight[0],
     "parts alone are written": lambda m, h: h * written(m.w(h), m.n // 2),
-    "a constant that differs along an axis that grows": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
-    "mv: a constant that differs along": lambda m, h: m.unit(h),
+    "entries differ along an axis that grows": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
+    "mv: a constant whose entries differ along": lambda m, h: m.unit(h),
     "no function of the equations has its values": lambda m, h: torch.log(m.w(h) ** 2 + 1),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
-    "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
+    "output changes with the order": lambda m, h: m.w(h).topk(m.n, -1).values,
     "beside no one tensor in all of its uses": lambda m, h: h + m.w(h / m.n),
-    "read whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
+    "used both whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
 }
 
 
@@ -538,8 +542,8 @@ def test_refused_in_one_line(why):
     with pytest.raises(Unreadable, match=why.strip()) as refusal:
         more = {"unit": lambda n: nn.utils.parametrizations.spectral_norm(nn.Linear(n, n))}
         more |= {"v": lambda n: nn.Sequential(nn.Linear(n, n + 7), nn.Linear(n + 7, n))}
-        traced(of(REFUSED[why], minus=lambda n: nn.Buffer(-torch.ones(n)), **more))
-    assert "\n" not in str(refusal.value) and "called in a way" not in str(refusal.value)
+        trace_equations(of(REFUSED[why], minus=lambda n: nn.Buffer(-torch.ones(n)), **more))
+    assert "\n" not in str(refusal.value) and "its rule does not cover" not in str(refusal.value)
 
 
 def test_writes_through_views_are_refused():
@@ -549,16 +553,16 @@ def test_writes_through_views_are_refused():
         return y * 1.0
 
     with pytest.raises(Unreadable, match="in place through a view"):
-        traced(of(between))
+        trace_equations(of(between))
 
 
 def test_constants_stay_in_the_graph():
     """1 + tanh was once read as tanh; x (1 + tanh x) is a function, and (u + 1) s is u s + s."""
-    gelu = traced(of(lambda m, h: 0.5 * m.w(h) * (1 + torch.tanh(m.w(h)))))
+    gelu = trace_equations(of(lambda m, h: 0.5 * m.w(h) * (1 + torch.tanh(m.w(h)))))
     assert "silu(" not in gelu.text  # two calls of w are two signals
-    new = traced(of(lambda m, h: (lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))(m.w(h))))
+    new = trace_equations(of(lambda m, h: (lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))(m.w(h))))
     assert new.text.count("gelu(") == 1 and new.error < 1e-12
-    glu = traced(of(lambda m, h: (m.w(h) + 1) * F.silu(h)))
+    glu = trace_equations(of(lambda m, h: (m.w(h) + 1) * F.silu(h)))
     assert glu.text.count(" + ") == 1 and glu.error < 1e-12
 
 
@@ -578,10 +582,10 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
         def forward(self, ids):
             return self.w(self.tok(ids))
 
-    assert traced(lambda z: Square(z["N"])).error < TOLERANCE
+    assert trace_equations(lambda z: Square(z["N"])).error < TOLERANCE
     monkeypatch.setitem(RULES, "linear", wrong)
-    with pytest.raises(Unreadable, match="w: linear: the equations give other numbers"):
-        traced(lambda z: Square(z["N"]))
+    with pytest.raises(Unreadable, match="w: linear: the equations give other values"):
+        trace_equations(lambda z: Square(z["N"]))
 
 
 @pytest.mark.parametrize("name", ["__radd__", "add_", "add", "__iadd__"])
@@ -657,12 +661,12 @@ def test_what_the_output_does_not_depend_on_has_no_numbers(tmp_path):
     (tmp_path / "mine.py").write_text(SPARE)
     model = ("--model", f"{tmp_path / 'mine.py'}:build")
     listed = shared.scalecalc("list", *model).stdout
-    assert f"# b.bias: {ALONE}\n# b.weight: {UNREACHED}" in listed and from_toml(listed).tensors.keys() == {
+    assert f"# b.bias: {NO_GRADIENT}\n# b.weight: {UNREACHED}" in listed and from_toml(listed).tensors.keys() == {
         "a.weight", "b.weight", "head.weight"
     }  # fmt: skip
     for words in (("explain", "b.bias.lr"), ("derive", "--given", "b.bias.lr=N^-1")):
         refused = shared.scalecalc(*words, *model)
-        assert (refused.exit_code, refused.stderr) == (2, f"scalecalc: b.bias: {ALONE}\n")
+        assert (refused.exit_code, refused.stderr) == (2, f"scalecalc: b.bias: {NO_GRADIENT}\n")
 
 
 def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
@@ -672,7 +676,7 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
         return m.w(h) + (torch.randn(1) * (h @ m.noise).mean() if m.training else 0)
 
     build = of(noisy, noise=lambda n: nn.Parameter(torch.zeros(n, 3)))
-    reading = read(build)
+    reading = read_module(build)
     assert reading.notes == [("noise", TRAINING)] and [*reading.beside.tensors] == ["noise"]
     p = plan(build, "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.1)
     assert str(p.level).endswith(", 1 size undecided") and p.level.concerned == "undecided: noise"
@@ -683,7 +687,7 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
     )
     assert "noise" in p.groups and any(TRAINING in line for line in p.warnings)
     d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
-    told = str(ModelOption(reading).beside(brief([d], ())))
+    told = str(ModelOption(reading).append_notes(brief([d], ())))
     assert "certified" in told and "noise: not certified, by shape: init std N^-1, lr N^-1" in told
     report = check_model(build, "N=16", "N=64", seeds=4)
     assert report.exit_code == 0 and report.environment["level"] == [str(p.level), p.level.concerned]
@@ -692,10 +696,13 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
 
 
 def test_what_is_by_shape_beside_experts_that_are_tied_has_the_numbers_of_mup():
-    gate, experts = by_shape(lambda z: nn.Linear(z["N"], z["M"], bias=False), None, "why").network, ARCHITECTURES["moe"]
+    gate, experts = (
+        read_by_shape(lambda z: nn.Linear(z["N"], z["M"], bias=False), None, "why").network,
+        ARCHITECTURES["moe"],
+    )
     sizes = "N=16,N_e=16,M=4,K=4", "N=64,N_e=64,M=16,K=16"
     assert recipe(*sizes, parameterization="mssp", network=(gate, experts))["weight"]["lr"].factor == 1 / 4
-    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+    with pytest.raises(UsageError, match="the shapes of its parameters suffice for muP, not for MSSP"):
         recipe(*sizes, parameterization="mssp", network=(experts, gate))
 
 
@@ -736,7 +743,7 @@ def test_a_group_norm_is_a_layer_norm_along_what_grows_of_a_group(groups, growin
         norm = nn.GroupNorm(n // groups if growing else groups, n)
         return nn.Sequential(nn.Linear(5, n), norm, nn.Linear(n, 3)), torch.zeros(2, 5)
 
-    read_model = traced(build)
+    read_model = trace_equations(build)
     (norm,) = read_model.network.norms
     assert {read_model.network.axes[x] for x in norm.over} == ({"E"} if growing else {"N"})
     assert powers(read_model, "N=1")["0.weight"] == INPUT and powers(read_model, "N=1")["2.weight"] == READOUT
@@ -744,6 +751,6 @@ def test_a_group_norm_is_a_layer_norm_along_what_grows_of_a_group(groups, growin
 
 def test_a_size_with_a_name_of_its_own_is_an_axis():
     """At 1/rank the rate of the second factor is the same at every rank (LoRA)."""
-    found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=traced(LowRank).network)
+    found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=trace_equations(LowRank).network)
     assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "1"}
-    assert "rank" not in str(derive(None, "adam", "mup", ray="N=1", network=traced(LowRank).network)["b"].lr)
+    assert "rank" not in str(derive(None, "adam", "mup", ray="N=1", network=trace_equations(LowRank).network)["b"].lr)

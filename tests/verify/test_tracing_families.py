@@ -12,10 +12,10 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
-from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.config_probing import probe
-from scaling_algebra.verify.tracing.config_reading import config_of, kinds_of_layers, not_trained
-from scaling_algebra.verify.tracing.sources import ModelOption, build_of
+from scaling_algebra.verify.tracing import trace_equations
+from scaling_algebra.verify.tracing.config_probing import probe_config
+from scaling_algebra.verify.tracing.config_reading import describe_layer_kinds, list_omitted_parts, probe_config_files
+from scaling_algebra.verify.tracing.sources import ModelOption, load_model_builder
 
 from ..shared import scalecalc
 
@@ -23,7 +23,7 @@ from ..shared import scalecalc
 def read(folder, family, deep=False):
     config = folder / "config.json"
     config.write_text(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
-    return traced(*build_of(f"hf:{config}", deep))
+    return trace_equations(*load_model_builder(f"hf:{config}", deep))
 
 
 def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path):
@@ -39,24 +39,26 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
     text = "h[i,k] = W[i,k,a] x[a]\ny[k]   = alpha phi[i] h[i,k]\n"
     model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}, text=text))
     asked = {"alpha": Setting(Power.of({"M": "-1", "L": "-1"}), 1 / 16)}, {"M": 2, "L": 4}, {"M": 8, "L": 16}
-    assert [*model.left(*asked)] == [
-        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts, "
+    assert [*model.describe_remaining_factors(*asked)] == [
+        "alpha: its factor is 0.0625, of which the module applies 0.25; multiply by 0.25 in mlp.experts, "
         "at y[k] = alpha phi[i] h[i,k]"
     ]
 
 
 def test_a_check_says_what_of_a_configuration_it_does_not_train():
     record = {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 2}
-    dense, every = not_trained(record, {"M": 4, "K": 4})
-    assert dense == "layers without experts (first_k_dense_replace = 1) are not in the models that are trained"
+    dense, every = list_omitted_parts(record, {"M": 4, "K": 4})
+    assert (
+        dense == "layers without experts (first_k_dense_replace = 1) are not part of the small models that were trained"
+    )
     assert every.startswith("all 4 experts are active in these small models, and 2 of 8 in the configuration; give --b")
-    assert [*not_trained(record, {"M": 4, "K": 2})] == [dense]
-    assert not [*not_trained({"model_type": "llama"}, {"N": 64})]
+    assert [*list_omitted_parts(record, {"M": 4, "K": 2})] == [dense]
+    assert not [*list_omitted_parts({"model_type": "llama"}, {"N": 64})]
 
 
 BESIDE = {
     "deepseek_v3": "(first_k_dense_replace = 3) have model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.w",
-    "gpt_oss": "; layer_types is full_attention in it, never sliding_attention",
+    "gpt_oss": "; its layer_types is full_attention, and sliding_attention was not read",
 }
 """What layers of other kinds have, by family."""
 
@@ -69,8 +71,8 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert model.error < 1e-6
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
-    said = kinds_of_layers(config_of(f"hf:{tmp_path / 'config.json'}")[0], model, False)
-    assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
+    said = describe_layer_kinds(probe_config_files(f"hf:{tmp_path / 'config.json'}")[0], model, False)
+    assert said.startswith("one layer was read; it stands for all layers") and BESIDE.get(family, "") in said
     assert (";" in said) is (family in BESIDE), said
 
 
@@ -95,8 +97,8 @@ KINDS = {
 def test_numbers_of_a_configuration_are_told_by_what_moves(family):
     """Of mamba2 no number changes alone: width times 2 is heads times their dimension. The first two layers of lfm2_moe
     have no experts."""
-    config = probe({"model_type": family, **SAID.get(family, {})}, "config.json")
-    assert config.axes == PROBED[family] and KINDS[family].items() <= config.kinds.items() and config.trouble is None
+    config = probe_config({"model_type": family, **SAID.get(family, {})}, "config.json")
+    assert config.axes == PROBED[family] and KINDS[family].items() <= config.kinds.items() and config.error is None
     assert ("num_dense_layers" in config.pattern) is config.mixed is (family == "lfm2_moe")
     assert (
         config.sizes({"model_type": family, **config.full}) == config.sizes()
@@ -154,8 +156,8 @@ def test_two_configurations_are_of_one_family(tmp_path):
     one, other = tmp_path / "one.json", tmp_path / "other.json"
     for path, family in ((one, "llama"), (other, "mixtral")):
         path.write_text(json.dumps({"model_type": family}))
-    with pytest.raises(UsageError, match="give one family"):
-        build_of(f"hf:{one}", beside=other)
+    with pytest.raises(UsageError, match="give two of the same model_type"):
+        load_model_builder(f"hf:{one}", beside=other)
 
 
 def test_a_model_of_ones_own_with_a_single_head_and_experts_in_their_usual_kernels():
@@ -169,5 +171,5 @@ def test_a_model_of_ones_own_with_a_single_head_and_experts_in_their_usual_kerne
             transformers.MixtralConfig(hidden_size=n, intermediate_size=n, head_dim=32, **heads, **rest)
         )
 
-    model = traced(build)
+    model = trace_equations(build)
     assert model.error < 1e-6 and model.base["N"] == 32 and "topk_softmax" in model.text

@@ -42,7 +42,7 @@ from scaling_algebra.verify.studies.transfer import (
     study_transfer,
     sweep_rates,
 )
-from scaling_algebra.verify.tracing.sources import function_of
+from scaling_algebra.verify.tracing.sources import load_function
 
 from ..shared import scalecalc
 
@@ -239,7 +239,7 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
     base, _, wide = mlp.numbers("mup", "adamw", SIZES)
     model = mlp.build(SIZES[0], 0)
     stds = {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
-    p = plan(function_of(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
+    p = plan(load_function(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
     for group in p.param_groups():
         (name,) = group["param_names"]
         assert (wide[name].lr, wide[name].eps) == (group["lr"], group["eps"])
@@ -267,7 +267,7 @@ def test_a_model_starts_and_steps_by_its_numbers(mlp):
     rates = {name: g["lr"] for (name, _), g in zip(model.named_parameters(), groups, strict=True)}
     assert rates["0.weight"] == pytest.approx(0.03 * numbers["0.weight"].lr)
     assert rates["2.weight"] == pytest.approx(0.06 * numbers["2.weight"].lr)
-    with pytest.raises(UsageError, match=r"no parameter matches 'emb.'"):
+    with pytest.raises(UsageError, match=r"--rate: no parameter matches 'emb.'"):
         tune_plan(numbers, {"emb*": 2.0})
 
 
@@ -451,10 +451,10 @@ def test_the_command_trains_a_module_and_draws_in_one_process_as_in_two(tmp_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--base", "M=3,K=2"], "the base has M, and the model has N"),
+        (["--base", "M=3,K=2"], "--base gives M, but the model only has N"),
         (["--base", "N=8", "--widths", "32,16"], "in increasing order"),
         (["--widths", "16", "--size", "N=32"], "leave out --widths"),
-        (["--rate", "emb*=2", "--base", "N=8"], "no parameter matches 'emb.'"),
+        (["--rate", "emb*=2", "--base", "N=8"], "--rate: no parameter matches 'emb.'"),
         (["--data", "text"], "does not learn text"),
         (["--parameterization", "mean-field"], "is no plan of a module"),
     ],

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.sparse_routing import is_sparse
 from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
@@ -35,13 +35,19 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report
 from scaling_algebra.verify.judging.verdicts import judge
-from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
-from scaling_algebra.verify.tracing.gradients import listed
-from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, of_role
-from scaling_algebra.verify.tracing.readings import read
-from scaling_algebra.verify.tracing.recording import output_of, running
+from scaling_algebra.verify.tracing.building import (
+    Inputs,
+    build_module,
+    call_build,
+    get_default_sizes,
+    in_float64,
+    limit_sizes,
+)
+from scaling_algebra.verify.tracing.gradients import join_names
+from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, find_parameters
+from scaling_algebra.verify.tracing.recording import find_output, guard_forward
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
-from scaling_algebra.verify.tracing.shapes import along
+from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
 from .crossovers import suspend_converging_rows, suspend_crossovers
 from .expected_exponents import get_signal, predict_exponents
@@ -119,24 +125,27 @@ def check_model(
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
-            raise UsageError(f"{what} is {quote_value(count)}, which decides nothing; give {least} or more")
-    start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
-    build = limited(build, smallest)
+            raise UsageError(f"{what} is {quote_value(count)}, which is too few for a verdict; give {least} or more")
+    start, smallest = time.monotonic(), read_sizes(get_default_sizes(build) if base is None else base, "base")
+    build = limit_sizes(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
     sizes = interpolate_sizes(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
-    reading = along(read(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
-    model, inputs, own = built(build, sizes[0])
+    reading = drop_fixed_map_notes(
+        read_module(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]]
+    )
+    model, inputs, own = build_module(build, sizes[0])
     _check_trains(model, own, inputs)
-    again = built(build, sizes[0], seed=1)[0] if own is not None else model
+    again = build_module(build, sizes[0], seed=1)[0] if own is not None else model
     if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
-        raise UsageError("build draws the same values whatever the seed: it calls torch.manual_seed; leave that out")
+        raise UsageError("build draws the same values for every seed; remove torch.manual_seed from it")
     optimizer = read_optimizer_rules(own, model, reading) if optimizer is None else optimizer
-    if lost := [role for role in reading.network.tensors if not of_role(model, role)]:
+    if lost := [role for role in reading.network.tensors if not find_parameters(model, role)]:
         if lost[0] in reading.network.frozen:
             raise UsageError(
-                f"{lost[0]} is no parameter, but differs along an axis that grows; make it a frozen parameter"
+                f"{lost[0]} is a tensor with a growing axis but not a parameter; make it a parameter with "
+                "requires_grad=False"
             )
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
@@ -152,10 +161,12 @@ def check_model(
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
-        role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
+        role
+        for role in first
+        if all(not p.any() and (own is not None or p.dim() < 2) for p in find_parameters(model, role))
     ]
     zero = [role for role in zero if role not in reading.network.frozen]
-    empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
+    empty = [role for role in reading.network.frozen if not any(p.any() for p in find_parameters(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
         steps = last_step(reading.network, Structure(zero=asleep))
@@ -168,10 +179,11 @@ def check_model(
     still = [role for role, size in (eps or {}).items() if size == TINY and role in routers]
     if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
         raise UsageError(
-            f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
+            f"{still[0]} has no gradient at K=1, where the gate of the one active expert is constant; give K=2 at the "
+            "base"
         )
     numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
-    largest = build_plan(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
+    largest = build_plan(call_build(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(find_misscaled_tensors(largest, model, sizes[0])))
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
@@ -182,8 +194,8 @@ def check_model(
     names = train_and_measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
     unsettled = drop_rerouted_replicas(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _is_moving(m, x)]
-    idle = [IDLE.format(listed(still_there), steps)] if still_there else []
-    lines = [*reading.described({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
+    idle = [IDLE.format(join_names(still_there), steps)] if still_there else []
+    lines = [*reading.describe({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
     lines += [PLANNED] if own is None else []
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
@@ -219,7 +231,7 @@ def check_model(
     direct = {x for x in direct if f"{x.removesuffix(UPDATE).removesuffix(DIRECT[0])}{DIRECT[0]}" in clean}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
-    after = find_after_experts(reading.network) if sparse(reading.network, ray) else set()
+    after = find_after_experts(reading.network) if is_sparse(reading.network, ray) else set()
     m.environment["read"] += [FEW] if after else []
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = apply_upper_bounds(
@@ -232,7 +244,9 @@ def check_model(
         suspend_converging_rows(suspend_crowded_updates(suspend_rerouted_steps(report, unsettled), inputs, sizes[0])),
         reading.blocked,
     )
-    vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
+    vectors = {
+        f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in find_parameters(model, role))
+    }
     report = apply_upper_bounds(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
@@ -252,14 +266,502 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
     """
     mine = {id(p) for p in model.parameters()}
     if not any(p.requires_grad for p in model.parameters()):
-        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+        raise UsageError(
+            "no parameter of the model trains: requires_grad is False for all; set it for the parameters to train"
+        )
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
         raise UsageError(
-            "the optimizer that build returns has parameters of another model; give it those of the returned one"
+            "the optimizer that build returns has parameters of another model; construct it with those of the "
+            "returned model"
         )
-    with exactly(), running(inputs[0]):
-        out = output_of(model(*inputs[0], **inputs[1]))
+    with in_float64(), guard_forward(inputs[0]):
+        out = find_output(model(*inputs[0], **inputs[1]))
         if not out.isfinite().all():
-            raise UsageError("the output of the model is not a number")
+            raise UsageError(
+                "the output of the model is not finite at the smallest size; check its initial values and the input"
+            )
+<<<<<<< ours
         if not out.requires_grad:
-            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
+||||||| base
+            for e, rule, x in parts
+        ]
+    )
+
+
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+
+    Raises:
+        UsageError: an optimizer class without a rule.
+    """
+    found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
+    for part in list_optimizers(own) if own is not None else ():
+        rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
+        if rule is None:
+            known = ", ".join(RULES)
+            raise UsageError(f"build brings {type(part).__name__}; a check knows {known}, or say optimizer=RULE")
+        found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "adamw")
+    roles = roles_of([*found], reading.network.tensors)
+    return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
+
+
+def _get_epsilons(p: Plan) -> dict[str, float]:
+    """Returns the epsilon of every parameter that has one, by name."""
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
+
+
+def _measure_gradients(
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+) -> dict[str, float]:
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
+    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
+    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
+        for e in p.entries:
+            if e.tensor.grad is not None:
+                for role in roles_of([e.name], numbers)[e.name]:
+                    size = float(e.tensor.grad.square().mean().sqrt())
+                    sizes[role] = max(size, sizes.get(role, TINY))
+    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
+
+
+def _train_steps(
+    model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
+) -> Iterator[None]:
+    """Yields before training and after every step on the squared distance from fixed random targets, without weight
+    decay.
+
+    Args:
+        model: the model.
+        optimizer: one optimizer, or several joined.
+        inputs: the model's input.
+        steps: number of steps.
+        epsilons: by parameter name; parameters not listed get ``TINY``.
+    """
+    named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
+    for part in list_optimizers(optimizer):
+        alone = [(group, p) for group in part.param_groups for p in group["params"]]
+        part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    places, keywords = inputs
+
+    def loss(step: int) -> Tensor:
+        return _compute_loss(output_of(model(*places, **keywords)))
+
+    yield
+    with exactly(), guard_foreign_code("training the model"):
+        for _ in descend(optimizer, loss, steps):
+            yield
+
+
+def _compute_loss(out: Tensor) -> Tensor:
+    """Returns the mean squared distance of an output from fixed random targets."""
+    draw = torch.Generator().manual_seed(2)
+    return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+
+
+def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+
+    Returns:
+        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with exactly(), guard_foreign_code("the model"):
+        out = model(*inputs[0], **inputs[1])
+        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        if not found:
+            return {}
+        losses = {"": _compute_loss(output_of(out)), **found}
+        grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
+    return {
+        (loss, name): float(g.norm() / main.norm())
+        for loss in grads.keys() - {""}
+        for name, g, main in zip(named, grads[loss], grads[""], strict=True)
+        if g is not None and main is not None and g.any() and main.any()
+    }
+
+
+def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
+    need.
+
+    The power is fitted at the parameter where the extra loss has its largest share at the base.
+
+    Args:
+        loss: name of the loss.
+        found: by parameter, the gradient ratios at every size.
+        m: the measurement, for the sizes.
+    """
+    there = [x for x in found if all(map(len, found[x]))]
+    if not there:
+        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+    name = max(there, key=lambda x: float(np.median(found[x][0])))
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
+    said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
+    flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
+    apart = power.low > OFF or power.high < -OFF
+    return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
+
+
+def _predict_exponents(
+    d: Derivation,
+    zero: Sequence[str],
+    names: Mapping[str, Sequence[str]],
+    steps: int,
+    moved: Mapping[str, Fraction],
+    left: set[str],
+) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
+    """Predicts the exponents of the measured series.
+
+    Args:
+        d: the derivation.
+        zero: tensors that start at zero instead of as derived.
+        names: by series, the quantities that it is compared with.
+        steps: number of steps.
+        moved: by signal, the exponent of multipliers that are folded into it.
+        left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
+
+    Returns:
+        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
+        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
+        leading one.
+    """
+    tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
+    point = replace(d.scaling, tensors=tensors).point(d.ray)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
+    lows: dict[tuple[str, int], Fraction | None] = {}
+
+    def more(quantity: str) -> Fraction:
+        return moved.get(_get_signal(quantity), Fraction(0))
+
+    def cell(quantity: str, t: int) -> Cell:
+        answer = predict_briefly(analysis, quantity, t)
+        exponent = answer.exponent if answer.decided else ...
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
+        return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
+
+    def row(quantity: str) -> list[Cell]:
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
+
+    def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... not in rows[name][t]:
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
+        if isinstance(bound := bounds[name], EllipsisType) or bound is None:
+            raise LookupError(f"{name} at t={t} has no bound")
+        shown = ((x, lows.get((x, t))) for x in names[name])
+        return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
+
+    def at_most(quantities: Sequence[str]) -> Cell:
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
+        return max(known) if known and len(known) == len(bounds) else ...
+
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
+    with analysis.meter.within(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
+    bounds = {name: at_most(x) for name, x in names.items() if ... in predicted[name]}
+    return predicted, bounds, powers
+
+
+def _get_signal(quantity: str) -> str:
+    """Returns the signal that a quantity belongs to (``h`` of ``h.change``)."""
+    return quantity.partition(".")[0]
+
+
+def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
+    power there, so that a faster decaying term does not lead at small sizes."""
+    stds = {}
+    for role, settings in numbers.tensors.items():
+        if (rule := settings["init_std"].rule) is None:
+            continue  # it starts at zero
+        most = rule.at({"L": 1, **numbers.way.base})
+        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        stds[role] = min(own or most, most)
+    return stds
+
+
+def _list_tensors(inputs: Inputs) -> list[Tensor]:
+    """Returns the tensors among the positional and keyword inputs."""
+    return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
+
+
+def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
+    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+
+    Every size of an axis is a multiple of the greatest common divisor of both ends.
+
+    Examples:
+        >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
+        {'N': 64, 'M': 8}
+
+    Raises:
+        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
+    """
+    whole = way(base, target)
+    if whole.ray is None or not whole.exact:
+        raise UsageError(
+            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
+            "give for example N=32,M=4 and N=128,M=16"
+        )
+    if points < 2:
+        raise UsageError(f"points is {points}; give two or more, three for a verdict")
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
+    for axis, n in base.items():
+        grid, ratio = math.gcd(n, target[axis]), target[axis] / n
+        places = [n * ratio ** (k / (points - 1)) for k in range(points)]
+        for size, place in zip(sizes, places, strict=True):
+            size[axis] = max(1, round(place / grid)) * grid
+        apart = ratio ** (OFF / (points - 1))
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+=======
+            for e, rule, x in parts
+        ]
+    )
+
+
+def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+
+    Raises:
+        UsageError: an optimizer class without a rule.
+    """
+    found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
+    for part in list_optimizers(own) if own is not None else ():
+        rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
+        if rule is None:
+            known = ", ".join(RULES)
+            raise UsageError(f"build brings {type(part).__name__}; a check knows {known}, or say optimizer=RULE")
+        found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "adamw")
+    roles = roles_of([*found], reading.network.tensors)
+    return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
+
+
+def _get_epsilons(p: Plan) -> dict[str, float]:
+    """Returns the epsilon of every parameter that has one, by name."""
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
+
+
+def _measure_gradients(
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+) -> dict[str, float]:
+    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps."""
+    p, sizes = build_plan(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
+    for _ in _train_steps(model, own or _apply_plan(p, zero, 0), inputs, steps, _get_epsilons(p)):
+        for e in p.entries:
+            if e.tensor.grad is not None:
+                for role in roles_of([e.name], numbers)[e.name]:
+                    size = float(e.tensor.grad.square().mean().sqrt())
+                    sizes[role] = max(size, sizes.get(role, TINY))
+    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
+
+
+def _train_steps(
+    model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
+) -> Iterator[None]:
+    """Yields before training and after every step on the squared distance from fixed random targets, without weight
+    decay.
+
+    Args:
+        model: the model.
+        optimizer: one optimizer, or several joined.
+        inputs: the model's input.
+        steps: number of steps.
+        epsilons: by parameter name; parameters not listed get ``TINY``.
+    """
+    named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
+    for part in list_optimizers(optimizer):
+        alone = [(group, p) for group in part.param_groups for p in group["params"]]
+        part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    places, keywords = inputs
+
+    def loss(step: int) -> Tensor:
+        return _compute_loss(output_of(model(*places, **keywords)))
+
+    yield
+    with exactly(), guard_foreign_code("training the model"):
+        for _ in descend(optimizer, loss, steps):
+            yield
+
+
+def _compute_loss(out: Tensor) -> Tensor:
+    """Returns the mean squared distance of an output from fixed random targets."""
+    draw = torch.Generator().manual_seed(2)
+    return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+
+
+def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+
+    Returns:
+        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with exactly(), guard_foreign_code("the model"):
+        out = model(*inputs[0], **inputs[1])
+        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        if not found:
+            return {}
+        losses = {"": _compute_loss(output_of(out)), **found}
+        grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
+    return {
+        (loss, name): float(g.norm() / main.norm())
+        for loss in grads.keys() - {""}
+        for name, g, main in zip(named, grads[loss], grads[""], strict=True)
+        if g is not None and main is not None and g.any() and main.any()
+    }
+
+
+def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
+    need.
+
+    The power is fitted at the parameter where the extra loss has its largest share at the base.
+
+    Args:
+        loss: name of the loss.
+        found: by parameter, the gradient ratios at every size.
+        m: the measurement, for the sizes.
+    """
+    there = [x for x in found if all(map(len, found[x]))]
+    if not there:
+        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+    name = max(there, key=lambda x: float(np.median(found[x][0])))
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
+    said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
+    flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
+    apart = power.low > OFF or power.high < -OFF
+    return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
+
+
+def _predict_exponents(
+    d: Derivation,
+    zero: Sequence[str],
+    names: Mapping[str, Sequence[str]],
+    steps: int,
+    moved: Mapping[str, Fraction],
+    left: set[str],
+) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
+    """Predicts the exponents of the measured series.
+
+    Args:
+        d: the derivation.
+        zero: tensors that start at zero instead of as derived.
+        names: by series, the quantities that it is compared with.
+        steps: number of steps.
+        moved: by signal, the exponent of multipliers that are folded into it.
+        left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
+
+    Returns:
+        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
+        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
+        leading one.
+    """
+    tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
+    point = replace(d.scaling, tensors=tensors).point(d.ray)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
+    lows: dict[tuple[str, int], Fraction | None] = {}
+
+    def more(quantity: str) -> Fraction:
+        return moved.get(_get_signal(quantity), Fraction(0))
+
+    def cell(quantity: str, t: int) -> Cell:
+        answer = predict_briefly(analysis, quantity, t)
+        exponent = answer.exponent if answer.decided else ...
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
+        return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
+
+    def row(quantity: str) -> list[Cell]:
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
+
+    def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... not in rows[name][t]:
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
+        if isinstance(bound := bounds[name], EllipsisType) or bound is None:
+            raise LookupError(f"{name} at t={t} has no bound")
+        shown = ((x, lows.get((x, t))) for x in names[name])
+        return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
+
+    def at_most(quantities: Sequence[str]) -> Cell:
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
+        return max(known) if known and len(known) == len(bounds) else ...
+
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
+    with analysis.meter.limit_work(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
+    bounds = {name: at_most(x) for name, x in names.items() if ... in predicted[name]}
+    return predicted, bounds, powers
+
+
+def _get_signal(quantity: str) -> str:
+    """Returns the signal that a quantity belongs to (``h`` of ``h.change``)."""
+    return quantity.partition(".")[0]
+
+
+def _choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
+    power there, so that a faster decaying term does not lead at small sizes."""
+    stds = {}
+    for role, settings in numbers.tensors.items():
+        if (rule := settings["init_std"].rule) is None:
+            continue  # it starts at zero
+        most = rule.at({"L": 1, **numbers.way.base})
+        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        stds[role] = min(own or most, most)
+    return stds
+
+
+def _list_tensors(inputs: Inputs) -> list[Tensor]:
+    """Returns the tensors among the positional and keyword inputs."""
+    return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
+
+
+def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
+    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+
+    Every size of an axis is a multiple of the greatest common divisor of both ends.
+
+    Examples:
+        >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
+        {'N': 64, 'M': 8}
+
+    Raises:
+        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
+    """
+    whole = way(base, target)
+    if whole.ray is None or not whole.exact:
+        raise UsageError(
+            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
+            "give for example N=32,M=4 and N=128,M=16"
+        )
+    if points < 2:
+        raise UsageError(f"points is {points}; give two or more, three for a verdict")
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
+    for axis, n in base.items():
+        grid, ratio = math.gcd(n, target[axis]), target[axis] / n
+        places = [n * ratio ** (k / (points - 1)) for k in range(points)]
+        for size, place in zip(sizes, places, strict=True):
+            size[axis] = max(1, round(place / grid)) * grid
+        apart = ratio ** (OFF / (points - 1))
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+>>>>>>> theirs
+            raise UsageError(
+                "the output has no gradient, because it is detached or computed under torch.no_grad; return it with "
+                "its graph"
+            )

@@ -16,10 +16,10 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.gradients import listed, roles_of
-from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.shapes import along
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.gradients import join_names, roles_of
+from scaling_algebra.verify.tracing.measuring import find_parameters
+from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
 from .exports import describe_matrix_shape
 from .folding import find_fold_target, is_foldable, rescale_settings
@@ -30,11 +30,11 @@ from .parts import locate_parts as spans_of
 from .plans import find_optimizer
 from .remarks import explain_surprises
 
-NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
+NEGLIGIBLE = "these numbers assume a negligible epsilon; set it far below every gradient: 1e-30 suffices, 1e-8 may not"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
-ZERO = "{}: starts at zero in the module, and init_ draws it; to keep it at zero, leave out its std"
+ZERO = "{}: starts at zero in the module, but init_ draws random values; to keep it at zero, give no std for it"
 KEPT = (
     "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
     "is centred at zero"
@@ -53,9 +53,10 @@ Settings = dict[str, Mapping[str, Setting]]
 
 
 def compute_settings(
-    reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
+    reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
-    """Returns the settings that the module itself needs, given the multipliers that it already applies.
+    """Returns the numbers to set on the module, which take into account the multipliers that the module already
+    applies.
 
     A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
     4 followed by a multiplier of 0.25 becomes a gain of 1.
@@ -95,7 +96,7 @@ def compute_settings(
 
 def build_entries(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     settings: Settings,
     small: Sequence[nn.Module],
@@ -148,13 +149,13 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         "the output does not depend on": [name for name in train if not roles[name]],
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
     }
-    if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
-        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
+    if said := [f"{why} {join_names(names)}" for why, names in still.items() if names]:
+        raise UsageError(f"{', and '.join(said)}; freeze these parameters, or remove them from the model")
 
 
 def collect_warnings(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     entries: Sequence[Entry],
     small: Sequence[nn.Module],
@@ -169,7 +170,7 @@ def collect_warnings(
         numbers: as for ``build_entries``.
         entries: the entries of the plan.
         small: as for ``build_entries``.
-        left: as for ``Traced.described``.
+        left: as for ``TracedModel.describe``.
     """
     going = numbers.way
     acting = [e for e in entries if e.role]
@@ -189,15 +190,17 @@ def collect_warnings(
     high = groups(_is_scaled_by_muon)
     zero = groups(lambda e: not e.frozen and _starts_at_zero(e, small))
     return (
-        *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).described(left),
+        *drop_fixed_map_notes(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).describe(
+            left
+        ),
         *([NEGLIGIBLE] if negligible else []),
         *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in explain_surprises(d)),
         *(describe_parts(e) for e in {e.group: e for e in entries if e.parts}.values()),
         *(f"{', '.join(names)}: {note}" for note, names in stacks.items()),
         *([SHAPED.format(high)] if high else []),
         *([ZERO.format(zero)] if zero else []),
-        *([KEPT.format(listed(kept))] if kept else []),
-        *([NORMS.format(listed(normed))] if normed else []),
+        *([KEPT.format(join_names(kept))] if kept else []),
+        *([NORMS.format(join_names(normed))] if normed else []),
         *([UNDECAYED] if undecayed else []),
     )
 
@@ -212,16 +215,24 @@ def _is_scaled_by_muon(e: Entry) -> bool:
 
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     """Whether a parameter that the plan draws starts at zero in the module."""
-    found = [x for model in small for x in of_role(model, e.role)]
+    found = [x for model in small for x in find_parameters(model, e.role)]
     stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
     drawn = e.fill is None and any(std.rule is not None for std in stds)
     return drawn and bool(found) and not any(x.any() for x in found)
 
 
 def find_uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
-    """Returns the initial value that all entries of a vector share in all modules; None if they differ or it is a
-    matrix."""
-    values = [p.flatten() for model in models for p in of_role(model, role)]
-    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
+    """Returns the common initial value of all entries of a vector parameter, such as 1 for a norm's gain or 0 for a
+    bias.
+
+    Args:
+        models: modules of several sizes in which the parameter is inspected.
+        role: name of the parameter.
+
+    Returns:
+        The value if all entries have it in every module; None if they differ, or if the parameter is a matrix.
+    """
+    values = [p.flatten() for model in models for p in find_parameters(model, role)]
+    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in find_parameters(model, role)):
         return None
     return float(values[0][0]) if all(bool((x == values[0][0]).all()) for x in values) else None

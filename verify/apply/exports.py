@@ -133,7 +133,7 @@ class ParameterGroup:
         classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD", **{f"muon:{x}": "Muon" for x in ADJUSTED}}
         name = self.optimizer.name
         if name not in classes:
-            raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(classes)}")
+            raise UsageError(f"this format does not support the optimizer {name}; choose one of {', '.join(classes)}")
         return classes[name]
 
 
@@ -193,7 +193,10 @@ def export(
     optimizers = list(dict.fromkeys(name for group in groups for name in group.rules))
     if len(optimizers) > 1 and not chosen.mixed:
         listed = " and ".join(optimizers)
-        raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
+        raise UsageError(
+            f"{form} supports one optimizer, but this plan uses {listed}; export to torchtitan, or use "
+            "plan.param_groups"
+        )
     numbers = [group.numbers for group in groups]
     needed = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
     needed["multiplier"] = multiplied
@@ -236,7 +239,10 @@ def _rename_groups(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> 
         first = found.setdefault(patterns, replace(known[name], patterns=patterns))
         if first.numbers != known[name].numbers:
             what = next(x for x, number in known[name].numbers.items() if first.numbers.get(x) != number)
-            raise UsageError(f"{first.name} and {name} are both {patterns[0]}, and differ in {what}; keep them apart")
+            raise UsageError(
+                f"{first.name} and {name} have the same name {patterns[0]} but differ in {what}; give them different "
+                "names"
+            )
     return [*found.values()]
 
 
@@ -366,7 +372,10 @@ def _find_patterns(
             continue
         forms = [x for x in (general(name), plain(name)) if not any(matches(x, other) for other in group.others)]
         if not forms:
-            raise UsageError(f"no pattern tells {name} from parameters of other roles; rename it, or take another form")
+            raise UsageError(
+                f"no pattern matches {name} without matching parameters of other groups; rename it, or choose another "
+                "format"
+            )
         patterns.append(forms[0])
     return patterns
 

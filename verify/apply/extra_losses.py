@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from scaling_algebra.errors import guard_foreign_code
 from scaling_algebra.verify.judging.fit import fit_exponent
 from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.tracing.building import Inputs, exactly
-from scaling_algebra.verify.tracing.recording import losses_of, output_of
+from scaling_algebra.verify.tracing.building import Inputs, in_float64
+from scaling_algebra.verify.tracing.recording import find_losses, find_output
 
 from .rows import TOLERANCE
 
@@ -37,12 +37,12 @@ def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, st
         ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with exactly(), guard_foreign_code("the model"):
+    with in_float64(), guard_foreign_code("the model"):
         out = model(*inputs[0], **inputs[1])
-        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        found = {k: x for k, x in find_losses(out).items() if x.requires_grad}
         if not found:
             return {}
-        losses = {"": compute_loss(output_of(out)), **found}
+        losses = {"": compute_loss(find_output(out)), **found}
         grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
     return {
         (loss, name): float(g.norm() / main.norm())
@@ -65,7 +65,7 @@ def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measu
     """
     there = [x for x in found if all(map(len, found[x]))]
     if not there:
-        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+        return f"loss {loss}: its gradient is zero at some of these sizes, so that no power of n can be fitted"
     name = max(there, key=lambda x: float(np.median(found[x][0])))
     power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
     said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"

@@ -16,7 +16,7 @@ from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing import TracedModel
 
 Settings = Mapping[str, Setting]
 
@@ -63,7 +63,10 @@ def find_fold_target(network: Network, multiplier: str) -> FoldTarget:
     at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     found = _find_target_of_product(network, at[0]) if len(at) == 1 else None
     if found is None:
-        raise UsageError(f"{multiplier} (scalecalc list --model) ends in no matrix of its own; leave out fold")
+        raise UsageError(
+            f"{multiplier} (scalecalc list --model) cannot be folded, because no single matrix absorbs it; leave out "
+            "fold and multiply in the model"
+        )
     return found
 
 
@@ -98,7 +101,7 @@ def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
     return FoldTarget(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
 
 
-def compute_folded_powers(numbers: Recipe, reading: Traced) -> dict[str, Power]:
+def compute_folded_powers(numbers: Recipe, reading: TracedModel) -> dict[str, Power]:
     """Returns, by signal, the additional power that it has once all multipliers that the module lacks are folded."""
     powers: dict[str, Power] = {}
     for name, s in numbers.multipliers.items():

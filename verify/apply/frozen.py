@@ -1,4 +1,5 @@
-"""Finds frozen (or kept) tensors whose size does not change with the model's as the numbers need.
+"""Finds tensors that keep the module's values (frozen ones, for example) although the numbers need them to scale with
+size.
 
 Read next: ``planning.py``.
 """
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.language import Sum
-from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.measuring import find_parameters
 
 from .plans import Plan
 
@@ -35,11 +36,14 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
     """
     for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
         what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
-        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn has the derived size"
+        found, demand = (
+            [*find_parameters(small, e.role)[:1], e.tensor],
+            "a tensor that is not drawn has the derived size",
+        )
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield OpenDemand(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            yield OpenDemand(demand, e.name, 0, f"{what}, but its parts need different powers of the sizes", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_compute_rms(x) for x in found]
         if rule is None or not all(sizes):
@@ -66,8 +70,10 @@ def _is_bias(numbers: Recipe, role: str) -> bool:
 
 
 def _compute_share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
-    """Returns the fraction of the way (on a log scale) from small sizes to the target that lies beyond the base,
-    along the axis that grows most."""
+    """Returns which fraction of the growth from small sizes to the target, on a log scale, happens after the base.
+
+    It is measured along the axis that grows most.
+    """
     axis = max(base, key=lambda x: target[x] / base[x])
     far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0
     return math.log(target[axis] / base[axis]) / far if far else 1.0

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.verify.tracing.building import called
-from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.building import call_build
+from scaling_algebra.verify.tracing.measuring import find_parameters
 
 UNLIKELY = 1e-4
 """p-value below which initial values are taken to be no draw of one law centred at zero."""
@@ -29,7 +29,7 @@ def build_twin(build: Callable[[dict[str, int]], Any], sizes: Mapping[str, int])
     """Builds a module under another seed than usual, also if ``build`` itself calls ``torch.manual_seed``."""
     torch.manual_seed(1)
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
-        return called(build, dict(sizes), seed=None)[0]
+        return call_build(build, dict(sizes), seed=None)[0]
 
 
 def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterable[str]) -> set[str]:
@@ -40,7 +40,7 @@ def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterabl
             and the values are judged without the comparison.
         roles: names of parameters, in which ``*`` stands for the number of a layer.
     """
-    starts = {role: [(a, b) for x, y in pairs for a, b in zip(*(of_role(m, role) for m in (x, y)), strict=True)]
+    starts = {role: [(a, b) for x, y in pairs for a, b in zip(*(find_parameters(m, role) for m in (x, y)), strict=True)]
               for role in roles}  # fmt: skip
     known = {role: pair for role, pair in starts.items() if pair and not any(x.is_meta for both in pair for x in both)}
     seeded = any(not torch.equal(a, b) for pair in known.values() for a, b in pair)

@@ -27,8 +27,8 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
     whole = way(base, target)
     if whole.ray is None or not whole.exact:
         raise UsageError(
-            "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
-            "give for example N=32,M=4 and N=128,M=16"
+            "no ray leads from base to target: an axis shrinks, K grows faster than M, or the growth factors are not "
+            "powers of one number; give for example N=32,M=4 and N=128,M=16"
         )
     if points < 2:
         raise UsageError(f"points is {points}; give two or more, three for a verdict")
@@ -41,7 +41,7 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         apart = ratio ** (OFF / (points - 1))
         if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
             steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
-            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
+            said = f"there are no {points} evenly spaced whole sizes from {axis}={n} to {axis}={target[axis]}"
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
@@ -50,5 +50,7 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
         )
     if any(a == b for a, b in pairwise(sizes)):
-        raise UsageError(f"{points} points are more than lie between base and target; give fewer")
+        raise UsageError(
+            f"{points} points are more than there are whole sizes between base and target; give fewer points"
+        )
     return list(sizes)

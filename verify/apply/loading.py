@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.verify.tracing.sources import BESIDE, build_of, function_of
+from scaling_algebra.verify.tracing.sources import SETTINGS_NAME, load_function, load_model_builder
 
 from .checking import check_model
 
@@ -31,11 +31,11 @@ def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any
     if text.startswith(HUGGING_FACE):
         target = options.get("target")
         deep = target is not None and "L" in read_sizes(target, "target")  # what branches lack is then in the numbers
-        return build_of(text, deep)[0], {"fold": deep, **options}
-    build, beside = function_of(text)
+        return load_model_builder(text, deep)[0], {"fold": deep, **options}
+    build, beside = load_function(text)
     where = text.rpartition(":")[0]
     keywords = list(signature(check_model).parameters)[1:]
     for key in beside:
         if key not in keywords:
-            raise unknown_name_error(f"keyword in {BESIDE} of {where}", str(key), keywords)
+            raise unknown_name_error(f"keyword in {SETTINGS_NAME} of {where}", str(key), keywords)
     return build, {**beside, **options}

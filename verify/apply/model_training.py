@@ -21,11 +21,11 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS
 from scaling_algebra.verify.judging.measurement import Measurement, Series, compute_fingerprint
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.building import Inputs, build_module, call_build, in_float64
 from scaling_algebra.verify.tracing.gradients import roles_of
-from scaling_algebra.verify.tracing.measuring import Watch, of_role
-from scaling_algebra.verify.tracing.recording import output_of
+from scaling_algebra.verify.tracing.measuring import TrainingWatch, find_parameters
+from scaling_algebra.verify.tracing.recording import find_output
 from scaling_algebra.waiting import iterate_with_progress
 
 from .extra_losses import GradientRatios, compare_extra_losses, compute_loss
@@ -42,7 +42,7 @@ Kind = Literal["plan", "own", "one"]
 def train_and_measure(
     m: Measurement,
     build: Any,
-    reading: Traced,
+    reading: TracedModel,
     inputs: Inputs,
     numbers: Recipe,
     zero: Sequence[str],
@@ -76,10 +76,10 @@ def train_and_measure(
         UsageError: an input that grows with the sizes, or a multiplier that the model has to apply itself.
     """
     names: dict[str, Sequence[str]] = {}
-    small = called(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
+    small = call_build(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
-        model, mine, optimizer = built(build, size, seed)
+        model, mine, optimizer = build_module(build, size, seed)
         if [x.shape for x in list_tensors(mine)] != [x.shape for x in list_tensors(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
         there = numbers.at(size)
@@ -95,7 +95,7 @@ def train_and_measure(
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
             optimizer = apply_plan(p, zero, seed)
-        watch = Watch(model, inputs, reading)
+        watch = TrainingWatch(model, inputs, reading)
         names.update(watch.names)
         for t, _ in enumerate(train_steps(model, optimizer, inputs, m.steps, _get_epsilons(p))):
             for key, x in watch().items():
@@ -110,7 +110,7 @@ def train_and_measure(
 
     with use_one_thread():
         for i, size in enumerate(m.dims):
-            m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
+            m.parameters.append(sum(p.numel() for p in call_build(build, dict(size))[0].parameters()))
             m.inputs.append(str([compute_fingerprint(x) for x in list_tensors(inputs)]))
             for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
@@ -123,7 +123,7 @@ def train_and_measure(
 
 
 def _build_multiplier_error(
-    reading: Traced, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
+    reading: TracedModel, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
 ) -> UsageError:
     """Returns the error for a multiplier that the model has to apply itself.
 
@@ -158,11 +158,11 @@ def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer
         torch.manual_seed(seed)
         p.init_()
     for role in zero:
-        for tensor in of_role(p.model, role):
+        for tensor in find_parameters(p.model, role):
             tensor.zero_()
     parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].rates) for e in p.entries if not e.frozen]
     if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
-        raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
+        raise UsageError(f"check-model cannot train with the constraint of {bound}; use scalecalc verify")
     epsilons = _get_epsilons(p)
     optimizer = build_optimizer(
         [
@@ -210,7 +210,7 @@ def _get_epsilons(p: Plan) -> dict[str, float]:
 
 
 def measure_gradients(
-    build: Any, reading: Traced, numbers: Recipe, zero: Sequence[str], how: Kind, steps: int
+    build: Any, reading: TracedModel, numbers: Recipe, zero: Sequence[str], how: Kind, steps: int
 ) -> dict[str, float]:
     """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps.
 
@@ -219,7 +219,7 @@ def measure_gradients(
     found: dict[str, float] = {}
     asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
     for seed in range(MIN_SEEDS):
-        model, inputs, own = built(build, dict(numbers.way.base), seed)
+        model, inputs, own = build_module(build, dict(numbers.way.base), seed)
         p = build_plan(model, reading, numbers.at(numbers.way.base), [model])
         optimizer = apply_plan(p, zero, seed) if how == "plan" else own
         for _ in train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
@@ -253,10 +253,10 @@ def train_steps(
     places, keywords = inputs
 
     def loss(step: int) -> Tensor:
-        return compute_loss(output_of(model(*places, **keywords)))
+        return compute_loss(find_output(model(*places, **keywords)))
 
     yield
-    with exactly(), guard_foreign_code("training the model"):
+    with in_float64(), guard_foreign_code("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 

@@ -19,7 +19,7 @@ from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import compile_glob, parameter_of, parse_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.verify.tracing.config_skeletons import general
+from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
 
 SEEN = 1024
 """Number of entries of a buffer that are compared."""
@@ -137,4 +137,4 @@ def check_names_exist(model: nn.Module, given: Mapping[str, Any]) -> None:
         dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
         wrong = [x for x in dotted if not any(map(compile_glob(parameter_of(x)).fullmatch, names))]
         if wrong:
-            raise unknown_name_error(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))
+            raise unknown_name_error(f"parameter in {what}", wrong, dict.fromkeys(map(mask_numbers, names)))

@@ -1,7 +1,6 @@
-"""Parameters whose parts have different numbers (packed query, key and value): where the parts lie, and what their
-group uses.
+"""Packed parameters whose parts have different numbers, such as query, key and value in one matrix.
 
-Read next: ``exports.py`` (groups).
+Determines where the parts lie, and which numbers the common parameter group uses. Read next: ``exports.py`` (groups).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing import TracedModel
 
 from .modules import Entry
 
@@ -29,11 +28,11 @@ MOST = 10**5
 def locate_parts(
     e: Entry,
     parts: Iterable[str],
-    reading: Traced,
+    reading: TracedModel,
     target: Mapping[str, int],
     records: Callable[[], Records] | None = None,
 ) -> dict[str, tuple[int, int, int]]:
-    """Returns where the parts of a parameter lie at the target.
+    """Returns the positions of the parts of a packed parameter at the target sizes.
 
     Args:
         e: the parameter.
@@ -67,9 +66,9 @@ def locate_parts(
 def find_part_sizes(
     small: Sequence[tuple[Mapping[str, Any], Sequence[int]]], real: Mapping[str, Any], whole: int
 ) -> list[int]:
-    """Finds the sizes of parts that sum to a whole, from the fields of a configuration.
+    """Finds the sizes of the parts of a packed parameter at the target, from the fields of the model's configuration.
 
-    Each size is a field, or a product of two, that equals the part's size in every small configuration.
+    The size of each part is a field, or a product of two fields, that equals it in every small configuration.
 
     Args:
         small: (configuration, sizes of the parts) pairs.

@@ -22,8 +22,8 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.config_skeletons import general
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
 from scaling_algebra.waiting import collect_rarely, show_progress
 
 from .entries import build_entries, collect_warnings, compute_settings
@@ -82,7 +82,14 @@ def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[s
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    other = [
+        OpenDemand(
+            "there is one on this ray",
+            "the ray",
+            0,
+            f"{r.missing}; the powers are those of the ray {r.instead}",
+        )
+    ]
     read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
     held = (*r.open, *(other if r.missing else ()), *read, *find_misscaled_tensors(p, small, base))
     if held and strict:
@@ -108,11 +115,11 @@ def _describe_longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> It
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
-                f"{general(place)} by {left:.4g} in the model for the second, besides; fold does not hold it"
+                f"{mask_numbers(place)} by {left:.4g} in the model for the second, besides; fold does not hold it"
             )
 
 
-def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
+def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[TracedModel]) -> Recipe:
     """Derives the recipe of one or more readings.
 
     Raises:
@@ -122,16 +129,18 @@ def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: S
     check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
-    numbers = replace(numbers, open=tuple(o for x in readings for o in x.open_shares(*numbers.way.sizes)))
+    numbers = replace(numbers, open=tuple(o for x in readings for o in x.find_open_shares(*numbers.way.sizes)))
     if numbers.open and given.get("strict"):
         raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
-        raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
+        raise UsageError(
+            f"a plan cannot set the multiplier that {multiplied[0]} has in this gauge; use the gauge table3"
+        )
     numbers = mark_shape_only(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
-        raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
+        raise UsageError(f"the epsilon of {who} scales, too; give its value at the base, such as eps=1e-8")
     return numbers
 
 
@@ -150,7 +159,7 @@ def mark_shape_only(numbers: Recipe) -> Recipe:
 
 def build_plan(
     model: nn.Module,
-    reading: Traced,
+    reading: TracedModel,
     numbers: Recipe,
     small: Sequence[nn.Module],
     fold: bool = False,

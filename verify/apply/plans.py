@@ -108,7 +108,7 @@ class Plan(Rendered):
             if self.buffers:
                 do = "build the model on its device, not by to_empty, which leaves no values in its buffers: "
                 do += ", ".join(self.buffers[:FEW]) + (", ..." if self.buffers[FEW:] else "")
-            raise UsageError(f"{away[0]} is on meta, where nothing is drawn; {do}")
+            raise UsageError(f"{away[0]} is on the meta device, which holds no values; {do}")
         if lost := [name for name, x in sample_buffers(model).items() if _is_changed(x, self.starts.get(name))]:
             warn(
                 f"{', '.join(lost[:FEW])}: init_ sets no buffers, and these differ from those of the planned or tuned "
@@ -126,7 +126,10 @@ class Plan(Rendered):
                     elif p.dim() == 3:
                         p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
                     else:
-                        raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
+                        raise UsageError(
+                            f"{entry.name} must start alike for all experts, but is not one tensor with all experts "
+                            "stacked; stack them"
+                        )
             for _, norm, drawn_norm in find_weight_norms(model):
                 norm.copy_(drawn_norm)
         return model
@@ -149,7 +152,9 @@ class Plan(Rendered):
             raise unknown_name_error("optimizer of this plan", optimizer, self.optimizers)
         if len(names) > 1:
             listed = " and ".join(f"param_groups(optimizer={name!r})" for name in names)
-            raise UsageError(f"{len(names)} optimizers train this model; give {listed} to one each")
+            raise UsageError(
+                f"this plan uses {len(names)} optimizers; call param_groups once for each, with optimizer={listed}"
+            )
         by_name = {entry.name: p for entry, p in self._parameters(self.model if model is None else model)}
         return [
             {"name": name, "params": [by_name[x] for x in group.names], "param_names": group.names, **group.keywords}
@@ -215,7 +220,8 @@ class Plan(Rendered):
                 mine, planned = list((found := by_name[entry.name]).shape), list(entry.shape)
                 if mine != planned and found.numel():  # what is sharded may have no entries here
                     raise UsageError(
-                        f"{entry.name} is {mine} here, and {planned} as planned; make a plan of this model"
+                        f"{entry.name} has shape {mine} in this model but {planned} in the plan; make a plan of this "
+                        "model"
                     )
                 yield entry, found
 

@@ -42,7 +42,7 @@ def build_plan_document(p: Plan) -> Document:
     lines = [literal(x) for x in p.recipe.by_run]
     lines += [literal(f"{_shorten(alias)} is {_shorten(stays)}: one tensor") for alias, stays in p.aliases.items()]
     if frozen := [e.name for e in p.entries if e.frozen]:
-        lines.append(literal(f"frozen, in no group: {_join_names(frozen)}"))
+        lines.append(literal(f"frozen, in no parameter group: {_join_names(frozen)}"))
     if p.buffers:
         lines.append(literal(f"buffers, never the optimizer's: {_join_names(p.buffers)}"))
     for name, groups in p.optimizers.items():

@@ -9,7 +9,7 @@ from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing.gradients import listed
+from scaling_algebra.verify.tracing.gradients import join_names
 
 NARROW = (
     "{}: init std {}, as of a readout, since they read what grows and what they make stays as large; for the {} of a "
@@ -40,6 +40,6 @@ def explain_surprises(d: Derivation) -> Iterator[str]:
         if readers and all(isinstance(s, Function) and s.kind.kind == "norm" for s in readers):
             normed.append(role)
     for (std_text, hidden_text), roles in narrow.items():
-        yield NARROW.format(listed(roles), std_text, hidden_text)
+        yield NARROW.format(join_names(roles), std_text, hidden_text)
     if normed:
-        yield NORMED.format(listed(normed))
+        yield NORMED.format(join_names(normed))

@@ -29,5 +29,5 @@ def add_levels(report: Report, level: Callable[[ReportRow], str]) -> Report:
 
 
 def has_single_power(cells: Sequence[Cell]) -> bool:
-    """Whether the exponents of all steps are decided and equal (None, where there is nothing, is ignored)."""
+    """Whether the exponents of all steps are decided and equal; steps without the quantity (None) are ignored."""
     return ... not in cells and len({e for e in cells if e is not None}) < 2

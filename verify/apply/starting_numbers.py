@@ -13,15 +13,15 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.optimizer_reading import OptimizerInput, parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.networks.steppers import list_optimizers
-from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing import TracedModel
 from scaling_algebra.verify.tracing.gradients import roles_of
-from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.measuring import find_parameters
 
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 """Name of our optimizer rule, by the torch.optim class that ``build`` returns."""
 
 
-def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
     """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
 
     Raises:
@@ -48,7 +48,7 @@ def choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
         if (rule := settings["init_std"].rule) is None:
             continue  # it starts at zero
         most = rule.at({"L": 1, **numbers.way.base})
-        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        own = max(float(p.double().square().mean().sqrt()) for p in find_parameters(model, role))
         stds[role] = min(own or most, most)
     return stds
 

@@ -17,13 +17,13 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.spec.optimizer_reading import parameter_of
-from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.building import called, limited
-from scaling_algebra.verify.tracing.config_probing import Difference, probe
-from scaling_algebra.verify.tracing.config_reading import layered, read_configured
-from scaling_algebra.verify.tracing.config_skeletons import general
-from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
-from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing import TracedModel
+from scaling_algebra.verify.tracing.building import call_build, limit_sizes
+from scaling_algebra.verify.tracing.config_probing import ConfigDifference, probe_config
+from scaling_algebra.verify.tracing.config_reading import merge_layer_names, read_probed_config
+from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
+from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, roles_of
+from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
@@ -34,7 +34,10 @@ from .parts import Records
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 MOST_READ = 3 * 10**7
 """Maximum number of parameters of a base that is traced because the model is built differently at small sizes."""
-ODD = "sizes grow by another factor than the axis they were read with (N, N_e or M); the numbers follow that axis"
+ODD = (
+    "these dimensions grow by another factor than the axis as which they were read (N, N_e or M); the numbers follow "
+    "that axis"
+)
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,15 @@ class PlanSubject:
     model: nn.Module
     base: Sizes
     target: Sizes
-    reading: Traced
-    readings: Sequence[Traced]
+    reading: TracedModel
+    readings: Sequence[TracedModel]
     small: Sequence[nn.Module]
     twins: Sequence[nn.Module] = ()
     records: Callable[[], Records] | None = None
     tuned: tuple[nn.Module, Mapping[str, int]] | None = None
     odd: Sequence[str] = ()
     notes: Sequence[str] = ()
-    longer: tuple[tuple[int, int], Traced] | None = None
+    longer: tuple[tuple[int, int], TracedModel] | None = None
 
 
 def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubject:
@@ -85,7 +88,7 @@ def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubjec
     """
     if isinstance(model, nn.Module):
         if target is not None:
-            raise UsageError("a model of transformers says its own sizes; leave out target")
+            raise UsageError("the sizes of a transformers model are known from its configuration; leave out target")
         return _read_configured(model, base, strict)
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
@@ -97,33 +100,35 @@ def _read_build_function(
 ) -> PlanSubject:
     """Reads a model given as a ``build`` function."""
     way(base, target)  # of one set of axes
-    build, bare = limited(build, base), _build_on_meta(limited(build, base), base)
+    build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
     made: list[PlanSubject] = []
 
-    def refuse(reading: Traced) -> str:
+    def refuse(reading: TracedModel) -> str:
         """Builds the subject of a reading and returns the sizes that it has wrong, as text."""
         made[:] = [_build_subject(build, reading, base, target)]
         made[0] = replace(made[0], odd=find_odd_growth(made[0], bare))
         return "; ".join(made[0].odd)
 
-    read(build, strict=strict, smallest=base if few else None, refuse=refuse)
+    read_module(build, strict=strict, smallest=base if few else None, refuse=refuse)
     return made[0]
 
 
-def _build_subject(build: Callable[[dict[str, int]], Any], reading: Traced, base: Sizes, target: Sizes) -> PlanSubject:
+def _build_subject(
+    build: Callable[[dict[str, int]], Any], reading: TracedModel, base: Sizes, target: Sizes
+) -> PlanSubject:
     """Builds the module at the target, and a small one that shows how its vectors are initialised."""
     small = dict(reading.base)
     small |= {x: n for x, n in target.items() if n == base.get(x) and x in small and x not in ("M", "K")}
-    start, large = (called(build, dict(sizes))[0] for sizes in (small, target))
+    start, large = (call_build(build, dict(sizes))[0] for sizes in (small, target))
     if _is_on_meta(start):  # how its vectors start is not known
         small = dict(reading.base)
-        start = called(build, small)[0]
+        start = call_build(build, small)[0]
     at_base = {**small, **base}
     grows = [x for x in WIDTHS if x in small and target.get(x) != base.get(x)]
-    pair = start, called(build, small | {x: 2 * small[x] for x in grows})[0]
+    pair = start, call_build(build, small | {x: 2 * small[x] for x in grows})[0]
     if any(len({find_uniform_start([x], role) for x in pair} - {None}) > 1 for role in reading.roles):
-        there = called(build, dict(at_base))[0]  # vectors start at a value that changes with the sizes
+        there = call_build(build, dict(at_base))[0]  # vectors start at a value that changes with the sizes
         small, start = (small, start) if _is_on_meta(there) else (at_base, there)
     return PlanSubject(
         large, base, target, reading, [reading], [start], [build_twin(build, small)], tuned=(start, small)
@@ -134,21 +139,21 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
     """Reads a model of transformers: with one layer, or with layers as an axis if L grows."""
     small = base if isinstance(base, nn.Module) else None
     record, other = _get_config(model).to_dict(), None if small is None else _get_config(small).to_dict()
-    config = probe(record, "the configuration")
+    config = probe_config(record, "the configuration")
     sizes, target = read_sizes(base, "base") if small is None else config.sizes(other), config.sizes()
     deep = sizes.get("L") != target.get("L")
-    reading, odd = read_configured(config, other, deep, strict)
+    reading, odd = read_probed_config(config, other, deep, strict)
     readings, kinds = [reading], [config]
     if config.mixed and _find_unread(model, reading):  # layers without experts, each kind of layer by itself
-        kinds.insert(0, probe(record, "the configuration", dense=True))
-        readings.insert(0, read_configured(kinds[0], other, deep, strict)[0])
-    beside = [Difference() if other is None else x.compare(other) for x in kinds]
-    builds = [x.builder(deep, difference) for x, difference in zip(kinds, beside, strict=True)]
+        kinds.insert(0, probe_config(record, "the configuration", dense=True))
+        readings.insert(0, read_probed_config(kinds[0], other, deep, strict)[0])
+    beside = [ConfigDifference() if other is None else x.compare(other) for x in kinds]
+    builds = [x.make_builder(deep, difference) for x, difference in zip(kinds, beside, strict=True)]
     state = {e.name: FROZEN if e.frozen else "" for e in iterate_entries(model)}
     found = [roles_of(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
-        x.freezing({n: why for n, why in state.items() if n not in there})
+        x.with_frozen({n: why for n, why in state.items() if n not in there})
         for x, there in zip(readings, elsewhere, strict=True)
     ]
     twice = [{axis: n * k for axis, n in readings[-1].base.items()} for k in (1, 2)]
@@ -158,22 +163,22 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
         target,
         merge_readings(readings),
         readings,
-        [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
+        [call_build(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         [build_twin(build, x.base) for build, x in zip(builds, readings, strict=True)],
         records=lambda: (
-            [(z, _get_config(called(builds[-1], dict(z))[0]).to_dict()) for z in twice] + [(target, record)]
+            [(z, _get_config(call_build(builds[-1], dict(z))[0]).to_dict()) for z in twice] + [(target, record)]
         ),
     )
     if small is None:
         return subject
-    dims = config.heads_grow(other or record)
-    longer = config.compare(config.longer_heads())
+    dims = config.find_head_growth(other or record)
+    longer = config.compare(config.make_longer_heads())
     return replace(
         subject,
         tuned=(small, sizes),
         odd=odd,
         notes=find_odd_growth(subject, small),
-        longer=None if dims is None else (dims, layered(read(config.builder(False, longer)))),
+        longer=None if dims is None else (dims, merge_layer_names(read_module(config.make_builder(False, longer)))),
     )
 
 
@@ -189,13 +194,13 @@ def _get_config(model: nn.Module) -> Any:
     return config
 
 
-def _find_unread(model: nn.Module, reading: Traced) -> list[str]:
+def _find_unread(model: nn.Module, reading: TracedModel) -> list[str]:
     """Returns the trainable parameters that a reading does not contain."""
     train = [e.name for e in iterate_entries(model) if not e.frozen]
     return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
 
 
-def merge_readings(readings: Sequence[Traced]) -> Traced:
+def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
     """Merges the readings of the kinds of layers of one model: the equations of the last, with the multipliers of
     all."""
     last = readings[-1]
@@ -212,9 +217,9 @@ def _build_on_meta(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.M
     """Builds the module without values (on meta), or with values if that fails."""
     try:
         with torch.device("meta"):
-            return called(model, dict(sizes))[0]
+            return call_build(model, dict(sizes))[0]
     except UsageError:
-        return called(model, dict(sizes))[0]
+        return call_build(model, dict(sizes))[0]
 
 
 def _is_on_meta(model: nn.Module) -> bool:
@@ -228,16 +233,16 @@ def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
         subject: the model, with its readings.
         small: the module at the base.
     """
-    counts = {name: e.tensor.numel() for e in iterate_entries(small) for name in (general(e.name), e.name)}
+    counts = {name: e.tensor.numel() for e in iterate_entries(small) for name in (mask_numbers(e.name), e.name)}
     entries = {e.name: e for e in iterate_entries(subject.model)}
     known = {role: network for x in subject.readings for network in x.networks for role in network.tensors}
     odd: dict[str, None] = {}
     for name, roles in roles_of(entries, known).items():
-        before = counts.get(name, counts.get(general(name)))
+        before = counts.get(name, counts.get(mask_numbers(name)))
         if roles and before is not None:
             network = known[roles[0]]
             indices = [x for x in network.tensors[roles[0]].indices if network.axes[x] != "L"]
             grows = network.size(indices).ratio(subject.base, subject.target)
             if not math.isclose(entries[name].tensor.numel(), before * grows):
                 odd[parameter_of(roles[0])] = None
-    return [f"{listed(odd)}: {ODD}"] if odd else []
+    return [f"{join_names(odd)}: {ODD}"] if odd else []

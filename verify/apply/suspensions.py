@@ -18,7 +18,7 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS, Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.tracing.building import Inputs
-from scaling_algebra.verify.tracing.gradients import listed
+from scaling_algebra.verify.tracing.gradients import join_names
 from scaling_algebra.verify.tracing.measuring import UPDATE
 
 from .rows import DIRECT, TOLERANCE
@@ -30,7 +30,8 @@ FEW = (
 )
 """Note in a report where M grows more than K."""
 CHOSEN = (
-    "tokens switched experts in these few steps, a jump that no exponent describes; use more experts or a smaller rate"
+    "tokens switched experts in these few steps, which changes a signal by a jump that follows no power of n; use "
+    "more experts or a smaller learning rate"
 )
 BLOCKED = "exactly zero, because the gradients of {} are zero for all weights"
 MANY = (
@@ -41,7 +42,7 @@ WIDTHS, WIDER = ("N", "N_e"), 4
 
 
 def suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
-    """Makes refuted rows inconclusive that are exactly zero because gradients vanish for all weights.
+    """Makes refuted rows inconclusive if they are exactly zero because gradients vanish whatever the weights are.
 
     Updates of tensors other than the blocked ones stay refuted.
 
@@ -50,7 +51,7 @@ def suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
         blocked: tensors whose gradients are zero whatever the weights.
     """
     others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
-    note = BLOCKED.format(listed(blocked))
+    note = BLOCKED.format(join_names(blocked))
 
     def row(r: ReportRow) -> ReportRow:
         told = r.verdict is Verdict.REFUTED and r.fit.zero and r.quantity not in others
@@ -115,7 +116,7 @@ def find_after_experts(network: Network) -> set[str]:
 
 
 def suspend_noisy_experts(report: Report, behind: Collection[str], share: float) -> Report:
-    """Makes refuted rows inconclusive where the gradient noise of few tokens can lift a size above its prediction.
+    """Makes refuted rows inconclusive where the gradient noise of few tokens can make a size larger than predicted.
 
     Model: the engine's step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). The noise of
     the few tokens here scales as (K/M)^(1/2), and a token's contribution to its own signal does not shrink.
@@ -133,7 +134,9 @@ def suspend_noisy_experts(report: Report, behind: Collection[str], share: float)
         told = r.verdict is Verdict.REFUTED and r.predicted is not None and (least < 0 or r.quantity in behind)
         if told and lifted and not r.fit.zero:
             return replace(
-                r, verdict=Verdict.INCONCLUSIVE, note="an expert sees few tokens here; see the note on M and K below"
+                r,
+                verdict=Verdict.INCONCLUSIVE,
+                note="undecided, since an expert gets few tokens here; see the note on M and K below",
             )
         return r
 

@@ -151,7 +151,7 @@ class Job:
         analysis = signals.derivation.analysis()
 
         def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
-            with analysis.meter.within(EACH):
+            with analysis.meter.limit_work(EACH):
                 return analysis.powers(name, t)
 
         powers = briefly if has_work_budget(self.configuration.network) else analysis.powers
@@ -175,10 +175,10 @@ class Job:
         try:
             job = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
         except (TypeError, AttributeError, KeyError) as error:
-            raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
+            raise UsageError(f"cannot read a run in plan.json: {error}; start again with another -o DIR") from None
         plan_sizes(job.configuration.ray, job.sizes)
         if job.dtype not in DTYPES:
-            raise UsageError(f"a run in plan.json is not one: {unknown_name_error('dtype', job.dtype, DTYPES)}")
+            raise UsageError(f"cannot read a run in plan.json: {unknown_name_error('dtype', job.dtype, DTYPES)}")
         return job
 
 
@@ -211,7 +211,7 @@ USUAL = Effort()
 def _parse_planted(configuration: Configuration, planted: Sequence[str]) -> Given:
     given = Given.of(planted, configuration.network, configuration.optimizer)
     if zero := [name for name, power in given.items if power is None]:
-        raise UsageError(f"{zero[0]}=0 is no power to train with; plant one such as N^-1/2")
+        raise UsageError(f"cannot train with {zero[0]}=0; plant a power such as N^-1/2")
     return given
 
 
@@ -272,7 +272,7 @@ def load_campaign(name: str) -> list[Job]:
 
 
 def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Returns the runs if no two of them have the same name.
+    """Returns the runs, after checking that no two of them have the same name.
 
     Args:
         jobs: the runs.
@@ -284,7 +284,7 @@ def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
     names: set[str] = set()
     for job in jobs:
         if job.name.lower() in names:
-            raise UsageError(f"{where}: the run {job.name} is there twice; leave one out")
+            raise UsageError(f"{where} has two identical runs {job.name}; leave one out")
         names.add(job.name.lower())
     return list(jobs)
 

@@ -88,7 +88,7 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
         entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
         raise UsageError(f"{where}: {key} is {quote_value(run.get(key))}; write {entry[key]['description']}") from None
     if not run.get("regimes") and not run.get("rays"):
-        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
+        raise UsageError(f"{where} has neither regimes nor rays; write for example regimes = ['III']")
 
 
 def check_run(run: Any, where: str) -> None:
@@ -102,11 +102,14 @@ def check_run(run: Any, where: str) -> None:
     except ValidationError as error:
         place = f" at {_format_path(error)[1:]}" if _format_path(error) else ""
         raise UsageError(
-            f"{where} is not one{place}: {_format_reason(error)}; start again with another -o DIR"
+            f"{where} is damaged{place}: {_format_reason(error)}; start again with another -o DIR"
         ) from None
     if len(kept.sizes) != len(kept.seeds):
         counts = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
-        raise UsageError(f"{where} is not one: {counts}; one number of seeds belongs to each size")
+        raise UsageError(
+            f"{where} is damaged: it has {counts}, and needs one number of seeds for each size; start again with "
+            "another -o DIR"
+        )
 
 
 def check_plan(plan: Mapping[str, Any], where: str) -> None:

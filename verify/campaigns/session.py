@@ -51,7 +51,7 @@ class Session:
         self.todo(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
-        """Describes how this machine differs from the one on which these runs began; empty if it does not."""
+        """Describes how this machine differs from the one on which the runs were started; empty if it does not."""
         here = Hardware().describe()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]

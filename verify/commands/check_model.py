@@ -37,20 +37,22 @@ from scaling_algebra.solver.presentation import first_lines
 @click.argument("model", type=ModuleName(), metavar="FILE.py:NAME")
 @click.option("--base", metavar="SIZES", help="Sizes of the smallest model, such as N=32,N_e=32,M=4,K=2.")
 @click.option("--target", metavar="SIZES", help="Sizes of the largest model; by default four times as wide.")
-@click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
+@click.option(
+    "--optimizer", metavar="NAME", help="Optimizer, as for derive; by default the one that build returns, or AdamW."
+)
 @click.option("--points", type=Count(3, 20), metavar="N", help="Number of sizes, from base to target.  [default: 3]")
 @click.option("--seeds", type=Count(4, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
 @click.option(
     "--steps",
     type=Count(2, 100),
     metavar="T",
-    help="Steps, each of which is judged; by default two, and one more for every zero at the start on the way of a "
-    "gradient.",
+    help="Number of optimizer steps; every step is judged. By default two, and one more for each parameter that "
+    "starts at zero and delays the gradients of others.",
 )
 @click.option(
-    "--strict", is_flag=True, default=None, help="Refuse a module whose equations cannot be read: exit code 2."
+    "--strict", is_flag=True, default=None, help="Fail with exit code 2 if the equations of the module cannot be read."
 )
-@click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
+@click.option("--all", "every", is_flag=True, help="Print all rows, including those that agree.")
 @FORMAT
 @click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(model: str, every: bool, form: str | None, output: Path | None, **sizes: Any) -> int:
@@ -74,7 +76,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     from scaling_algebra.verify.apply.checking import check_model
     from scaling_algebra.verify.apply.loading import load_build
     from scaling_algebra.verify.judging import presentation
-    from scaling_algebra.verify.tracing.config_reading import not_trained
+    from scaling_algebra.verify.tracing.config_reading import list_omitted_parts
 
     build, options = load_build(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
@@ -83,7 +85,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
     above: list[str] = []
     if model.startswith(HUGGING_FACE):
-        above += not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
+        above += list_omitted_parts(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
     if level := report.environment["level"]:
         left = first_lines(report.environment["open"], '.environment["open"]')
         above += [f"exponents: {level[0]}", *left, *level[1:]]

@@ -17,10 +17,10 @@ from .shared import POOL, RESUME, advise_resuming, open_pool, open_store, parse_
 
 STUDIES = {
     "transfer": (
-        "Does the rate that was tuned on a small model stay the best of a large one?",
+        "Test whether the learning rate tuned on a small model is the best one for a large model.",
         "scaling_algebra.verify.commands.transfer",
     ),
-    "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
+    "limit": ("Compute the limit of infinite width.", "scaling_algebra.verify.commands.limit"),
 }
 """Studies that have their own command with its own options."""
 
@@ -68,7 +68,7 @@ def command(
     from scaling_algebra.verify.studies.runner import EXPERIMENTS, find_worst_code, plan_conditions, run_experiments
 
     if other := next((name for name in names if name in STUDIES), ""):
-        raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
+        raise UsageError(f"{other} is a command of its own with other options; write scalecalc study {other} ...")
     for name in names:
         find_entry("study", name, {**EXPERIMENTS, **STUDIES})
     chosen = [find_entry("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]

@@ -37,7 +37,9 @@ class FittedAnswer(Rendered):
     ) -> None:
         self.title, self.fitted, self.claims, self.how, self.asks = title, fitted, claims, how, asks
         if wrong := [name for name in claims if name not in fitted.value]:
-            raise UsageError(f"no fitted number named {wrong[0]!r}; there are {', '.join(fitted.value)}")
+            raise UsageError(
+                f"--claim: no fitted number is named {wrong[0]!r}; choose one of {', '.join(fitted.value)}"
+            )
         self.verdicts = {name: fitted.verdict(name, claim, apart) for name, claim in claims.items()}
 
     @property
@@ -128,7 +130,12 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
 
 
 def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in a sum that are data: the ``known`` ones, and those that cannot be constants."""
+    """Returns the names in a sum that are columns of data instead of constants to fit.
+
+    Args:
+        of: the sum.
+        known: names that are known to be columns.
+    """
     found = of.quantities & set(known)
     for term in of.terms:
         constants = {q: e for q, e in term.powers if q not in found}
@@ -179,19 +186,31 @@ def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> Non
 
 
 COLUMNS = click.option(
-    "--columns", metavar="NAME=COLUMN,...", help="Names of columns in the file, such as N=params,loss=final_loss."
+    "--columns",
+    metavar="NAME=COLUMN,...",
+    help="Names of the columns in the file, if they differ, such as N=params,loss=final_loss.",
 )
-CLAIM = click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A number to judge (repeatable).")
+CLAIM = click.option(
+    "--claim",
+    "claims",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Claimed value of a fitted number, to be judged, such as 'N in F=1/2' (repeatable).",
+)
 APART = click.option(
     "--apart",
     default="1/10",
     show_default=True,
     metavar="NUMBER",
-    help="Numbers this far apart are told from each other. AGREES: the interval comes within 1/5 of it to the claim, "
-    "and ends within 4/5 of it. REFUTED: it is farther away than half of it, and than half its own width.",
+    help="Smallest difference that counts. A claim AGREES if the interval comes within 1/5 of this difference and "
+    "ends within 4/5 of it; it is REFUTED if the interval is farther away than half of it and than half its own "
+    "width.",
 )
 RESIDUALS = click.option(
-    "--residuals", type=click.Path(path_type=Path), metavar="FILE.svg", help="Also draw the residuals of the fit."
+    "--residuals",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Also plot the residuals of the fit to this file.",
 )
 
 
@@ -235,11 +254,13 @@ def command(
     plot_residuals(fitted, x[LOSS], residuals)
     asks = []
     if bare := [str(term) for term in of.sum.terms if {q for q, _ in term.powers} <= {*of.names}]:
-        asks.append(f"no constant is fitted before {', '.join(bare)} (a*N**-alpha has one): is it 1?")
+        asks.append(
+            f"{', '.join(bare)} has no constant factor, so that it is fixed at 1; to fit one, write a*N**-alpha"
+        )
     if other := [] if rated else data.varying_beside(sizes):
         asks.append(
-            f"runs of one size differ in {', '.join(other)}: if that is their rate, --columns lr={other[0]} takes the "
-            "best of each size"
+            f"runs of one size differ in {', '.join(other)}; if this is the learning rate, give --columns "
+            f"lr={other[0]} to fit the best run of each size"
         )
     if rated:
         asks.append(f"of {len(every[LOSS])} runs, the {len(x[LOSS])} at the best rate of their size are fitted")

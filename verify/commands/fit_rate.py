@@ -65,7 +65,7 @@ def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tup
         rules = rate_rules(optimizer)
     except UsageError as error:
         rules = []
-        notes.append(f"no rules for batch and tokens: {error}")
+        notes.append(f"no theory for batch and tokens: {error}")
     grow = {axis for axis in network.axes.values() if axis not in FIXED}
     for size in sizes:
         if axis := next((axis for axis, names in axes.items() if size in names), None):
@@ -83,7 +83,7 @@ def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tup
                 needs = f"lr is the rate of every tensor of {network.name}: {role} bounds it (muP)"
                 found.append(Theory(size, float(power), "one rate", needs))
             except (UsageError, Infeasible) as error:
-                notes.append(f"no power of {size} where lr is the rate of every tensor: {error}")
+                notes.append(f"no theory for the power of {size} if lr is the rate of every tensor: {error}")
     return found, notes
 
 
@@ -210,7 +210,8 @@ def _parse_size(text: str) -> float:
     "sizes",
     multiple=True,
     metavar="COLUMN",
-    help="A column that the best rate is a power of (repeatable): N, tokens, batch.  [default: size]",
+    help="Column of the file of which the best rate is fitted as a power, such as N, tokens or batch (repeatable).  "
+    "[default: size]",
 )
 @CLAIM
 @APART
@@ -247,7 +248,7 @@ def command(
     numbers, far = parse_claims(claims), parse_positive("--apart", apart)
     sizes, named = sizes or (SIZE,), bool(sizes)
     if twice := [name for k, name in enumerate(sizes) if name in (*sizes[:k], RATE, LOSS)]:
-        raise UsageError(f"--size {twice[0]}: it is already a column of the fit; name other columns, each once")
+        raise UsageError(f"--size {twice[0]}: the column is already used; name each column once")
     groups = RunTable.read(runs, parse_columns(columns)).numbers((*sizes, RATE, LOSS), "name")
     further = parse_settings(at, sizes)
     fits = {name: fit_rates(x, sizes, where=name, further=further) for name, x in groups.items()}
@@ -256,7 +257,11 @@ def command(
     if named:
         theory, notes = list_theories(sizes, optimizer, choose_network(architecture, network) or shipped_network(DENSE))
     left = sum(int(np.isfinite(x[LOSS]).sum()) for x in groups.values()) - len(fitted.residuals)
-    how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
+    how = (
+        f"{left} ignored, because their rates are more than {BESIDE} steps from the best one of their size"
+        if left
+        else "none left out"
+    )
     how += count_diverged(groups.values())
     plot_powers(fits, residuals)
     a = RateAnswer("best rate", fitted, numbers, far, how, notes)

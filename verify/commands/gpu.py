@@ -62,8 +62,8 @@ FINISHED = (0, 1, 3)
 
 
 @click.command("gpu")
-@click.option("-o", "--output", "folder", type=PathType(), required=True, help="Where the results go.")
-@click.option("--tiny", is_flag=True, help="Rehearse on the CPU, at sizes too small for results.")
+@click.option("-o", "--output", "folder", type=PathType(), required=True, help="Folder for the results.")
+@click.option("--tiny", is_flag=True, help="Test all parts on the CPU, at sizes too small for valid results.")
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Run only this part (repeatable).")
 def main(folder: Path, tiny: bool, only: tuple[str, ...]) -> None:
     """Run the measurements that need a GPU, in ten minutes, and save the results."""

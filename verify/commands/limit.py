@@ -34,7 +34,7 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
 @with_configuration
 @option_with_default("--steps", default=8, type=Count(0, limits.STEPS), help="Number of updates.")
 @option_with_default(
-    "--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n."
+    "--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, to be multiplied by its power of n."
 )
 @option_with_default(
     "--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ..."
@@ -44,7 +44,7 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
     default="squared",
     type=Name("loss", LOSSES),
     metavar="NAME",
-    help="squared: 1/2 (f - y)^2, a mean over inputs; output: f itself.",
+    help="Loss to train with. squared: 1/2 (f - y)^2, averaged over inputs; output: f itself.",
 )
 @click.option("--sizes", metavar="N,N,...", help="Also train networks of these n, and compare them with the limit.")
 @option_with_default("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
@@ -72,7 +72,7 @@ def command(
     rate = parse_positive("learning rate", lr)
     values = None if sizes is None else parse_integers("sizes", sizes)
     if why := asked.network.stands:
-        raise UsageError(f"{why}, and a limit is of values; give the equations with --network")
+        raise UsageError(f"{why}, and a limit needs the equations; give them with --network")
 
     import numpy  # noqa: F401  torch warns where it is missing
 

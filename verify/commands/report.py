@@ -28,9 +28,14 @@ from .shared import REPORTING, choose_place, finish_run, parse_share, read_runs
     "--output",
     type=PathType(),
     metavar="DIR|FILE",
-    help="A folder (by default the first DIR), or a file instead of stdout.",
+    help="Folder for the reports (by default the first DIR), or a file for the text instead of stdout.",
 )
-@click.option("--evidence", type=PathType(), metavar="DIR", help="Also write a short record to keep.")
+@click.option(
+    "--evidence",
+    type=PathType(),
+    metavar="DIR",
+    help="Also write a short record of the results, to be kept, into this folder.",
+)
 def command(
     folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:
@@ -50,12 +55,12 @@ def command(
         files.check_place(evidence, "choose another --evidence DIR")
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
-            raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")
+            raise UsageError(f"{part} contains other runs than {folders[0]}; merge them separately")
     jobs, claims, written_by = read_runs(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, claims, required=required)) for run in jobs]
     if store.damaged:
-        said = "damaged rows, which are left out; verify --resume measures them again"
+        said = "damaged rows are ignored; measure them again with verify --resume"
         click.echo(f"scalecalc: warning: {said}: {len(store.damaged)}", err=True)
     if evidence is not None:
         write_evidence(evidence, judged, written_by)

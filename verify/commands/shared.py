@@ -81,9 +81,9 @@ REPORTING = combine_options(
         "--require",
         default="4/5",
         metavar="SHARE",
-        help="Share of the exponents not predicted to be exactly zero that must agree, e.g. 9/10 or 90%.",
+        help="Share of the nonzero exponents that must agree with the prediction, such as 9/10 or 90%.",
     ),
-    click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree."),
+    click.option("--all", "every", is_flag=True, help="Print all rows, including those that agree."),
     FORMAT,
 )
 """Options for printing verdicts and for the exit code."""
@@ -178,7 +178,7 @@ def open_pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
     from scaling_algebra.verify.measuring.pool import open_pool as start_pool
 
     if given["workers"] is not None and given["scheduler"] is not None:
-        raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
+        raise UsageError("--workers starts processes here, but --scheduler already has workers; leave out one of them")
     with start_pool(given["device"], most, given["workers"], given["scheduler"]) as made:
         yield made
 

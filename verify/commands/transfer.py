@@ -79,9 +79,23 @@ DTYPES = ("float32", "bfloat16")
     help="mup or mssp (plans), or sp, the control: the model's own values with one rate for all (repeatable).",
 )
 @click.option("--base", metavar="SIZES", help="The size that is tuned, such as N=32,N_e=64,M=4,K=2.")
-@click.option("--widths", metavar="N,N,...", help="Values of N, the base's first; N_e grows along.  [default: 1,2,4 N]")
-@click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Any sizes, instead of --widths (repeatable).")
-@click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the rates.  [default: -10,-5]")
+@click.option(
+    "--widths",
+    metavar="N,N,...",
+    help="Values of N, beginning with that of the base; N_e grows by the same factor.  [default: 1, 2 and 4 times N]",
+)
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="SIZES",
+    help="Sizes of one model to compare with the base, instead of --widths (repeatable).",
+)
+@click.option(
+    "--grid",
+    metavar="FIRST,LAST[,SPACING]",
+    help="Range FIRST,LAST[,SPACING] of log2 of the learning rates.  [default: -10,-5]",
+)
 @option_with_default(
     "--extend",
     default=4,
@@ -89,7 +103,10 @@ DTYPES = ("float32", "bfloat16")
     help="Maximum number of rates to add per size if the best one is at the edge.",
 )
 @option_with_default(
-    "--seeds", default=2, type=Count(1, limits.SEEDS), help="Runs of every point; a verdict needs four."
+    "--seeds",
+    default=2,
+    type=Count(1, limits.SEEDS),
+    help="Number of runs (seeds) at every size and rate; a verdict needs four.",
 )
 @option_with_default("--steps", default=150, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
 @click.option(
@@ -176,10 +193,10 @@ def choose_sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tupl
     own = _read_given_sizes(base, "base") if base else {}
     first = {**usual, **own}
     if unknown := next((axis for axis in first if axis not in usual), None):
-        raise UsageError(f"the base has {unknown}, and the model has {', '.join(usual)}; leave it out")
+        raise UsageError(f"--base gives {unknown}, but the model only has {', '.join(usual)}; leave it out")
     if sizes:
         if widths:
-            raise UsageError("--size says sizes whole; leave out --widths")
+            raise UsageError("--size already gives all sizes; leave out --widths")
         return [first, *({**first, **_read_given_sizes(text, "size")} for text in sizes)]
     if "N" not in first:
         raise UsageError(f"the model has {', '.join(first)} and no N; give --size instead of --widths")

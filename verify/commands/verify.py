@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @click.command(
     "verify",
     cls=Verb,
-    forms={"--merge": ("One report of what several folders hold.", "scaling_algebra.verify.commands.report")},
+    forms={"--merge": ("Merge several folders into one report.", "scaling_algebra.verify.commands.report")},
     epilog=format_examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     "--architecture",
     type=Name("architecture", TITLES),
     metavar="NAME",
-    help=f"Any network that scalecalc list names.  [default: {DEFAULT_ARCHITECTURE}]",
+    help=f"Name of a network, see scalecalc list.  [default: {DEFAULT_ARCHITECTURE}]",
 )
 @click.option(
     "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     "--seeds",
     type=Count(1, limits.SEEDS),
     metavar="N",
-    help="Replicas at every size; default: more where they are cheap.",
+    help="Number of replicas at every size; default: more at small sizes, where they are cheap.",
 )
 @option_with_default(
     "--steps", type=Count(0, limits.STEPS), default=2, metavar="T", help="Optimizer steps; the first 3 are predicted."
@@ -114,7 +114,9 @@ if TYPE_CHECKING:
     help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); the prediction does not "
     "change. A rate that is too large should be refuted; one that is too small may be INCONCLUSIVE.",
 )
-@click.option("--shard", metavar="I/N", help="Measure the I-th of N parts only, without a report; --merge joins them.")
+@click.option(
+    "--shard", metavar="I/N", help="Measure only the I-th of N parts, without a report; join the parts with --merge."
+)
 @REPORTING
 @click.option(
     "-o",
@@ -224,7 +226,7 @@ def _check_combination(given: set[str]) -> None:
     for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "shard"})):
         if option in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
-            raise UsageError(f"--{option} says what to run; leave out {named}")
+            raise UsageError(f"--{option} already determines the runs; leave out {named}")
 
 
 WHOLE = (1, 1)

@@ -84,7 +84,9 @@ class Contractions:
             elif self.is_sampled(index) and (len(vectors) == 1 or not isinstance(self.space(index), Points)):
                 left.append(self.mean(self.entrywise(vectors, index, where), index))
             elif len(vectors) == 1:
-                raise NotCovered(f"{where} sums the entries of one vector")
+                raise NotCovered(
+                    f"{where} sums the entries of a single vector along a growing index, which is not supported"
+                )
             else:
                 left.append(self.inner(self.entrywise(vectors[:-1], index, where), vectors[-1], index))
         present = {x for q in left for x in (*q.indices, *q.over)}
@@ -99,7 +101,7 @@ class Contractions:
         return "".join(x for x in indices if x not in self.growing), "".join(grow)
 
     def zero(self, indices: str) -> Leading:
-        """Returns the exact zero with some indices."""
+        """Returns a quantity with the given indices that is exactly zero."""
         fixed, over = self.split_indices(indices)
         shape = [*(self.sizes[x] for x in fixed), *(self.space(x).zero.size for x in over)]
         return Leading(fixed, over, np.zeros(shape), NONE)
@@ -113,7 +115,7 @@ class Contractions:
             return Leading(index, "", np.ones(self.sizes[index]))
         space = self.space(index)
         if not isinstance(space, Particles):
-            raise NotCovered(f"{where} repeats what has no index {index}")
+            raise NotCovered(f"{where} broadcasts a signal along the growing index {index}, which is not supported")
         return Leading("", index, np.ones(space.zero.shape))
 
     def entrywise(self, vectors: Sequence[Leading], index: str, where: str) -> Leading:
@@ -133,7 +135,9 @@ class Contractions:
         """Applies a function to vectors entry by entry; it must be linear in every vector whose power is not 0."""
         space, found = self.space(index), []
         if any(q.over != index for q in vectors):
-            raise NotCovered(f"{where} is a function along {index} of what has two indices that grow")
+            raise NotCovered(
+                f"{where} applies a function along {index} to a signal with two growing indices, which is not supported"
+            )
         for entry in np.ndindex(*(self.sizes[x] for x in indices)):
             at = dict(zip(indices, entry, strict=True))
             arguments = [q.values[tuple(at[x] for x in q.indices)] for q in vectors]
@@ -156,12 +160,12 @@ class Contractions:
         return self._finish_sum(Leading(indices, over, values, x.power + y.power), most, (x, y))
 
     def _dual(self, x: Leading, y: Leading, index: str) -> tuple[Values, Values]:
-        """Returns arrays whose products are expectations over an index, which must be the last growing index of
-        both."""
+        """Returns two arrays whose products are the expectations over a growing index, the last one of both
+        quantities."""
         if self.is_sampled(index):
             return x.values / self.space(index).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {index}:
-            raise NotCovered(f"a product along {index} of what has two indices that grow")
+            raise NotCovered(f"a product along {index} of signals with two growing indices, which is not supported")
         return self.space(index).dual(x.values, y.values)
 
     def mean(self, q: Leading, index: str) -> Leading:

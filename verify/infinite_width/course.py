@@ -45,7 +45,10 @@ class Descent:
         network = derivation.network
         if network.losses:
             beside = ", ".join(network.losses)
-            raise UsageError(f"{network.name} has losses beside the output ({beside}): no limit of it; {INSTEAD}")
+            raise UsageError(
+                f"{network.name} has losses in addition to its output ({beside}), for which no limit is computed; "
+                f"{INSTEAD}"
+            )
         shape = [FIXED_SIZES[network.axes[x]] for x in network.signals[DATA]]
         x = np.random.default_rng([5, seed]).standard_normal((samples, *shape))
         x /= np.linalg.norm(x, axis=-1, keepdims=True)

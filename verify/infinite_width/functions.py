@@ -48,7 +48,10 @@ def evaluate_numbers(s: Function, indices: str, x: Values, above: Values | None 
         ordered = at.detach().movedim(indices.index(s.over), -1).sort(descending=True).values
         k = count_selected(ordered.shape[-1])
         if bool((ordered[..., k - 1 : k] - ordered[..., k : k + 1] < MARGIN).any()):
-            raise NotCovered(f"{s.out} selects among what is alike: fluctuations of finite networks choose")
+            raise NotCovered(
+                f"{s.out} selects among entries that are equal in the limit, so that fluctuations of finite networks "
+                "decide"
+            )
     with torch.set_grad_enabled(above is not None):
         found = apply_function(s, indices, at[None])[0]
     if above is not None:

@@ -1,4 +1,4 @@
-"""Rewrites networks so that a signal has at most one index that grows, in addition to that of experts."""
+"""Rewrites networks so that every signal has at most one growing index in addition to that of experts."""
 
 from __future__ import annotations
 

@@ -214,8 +214,8 @@ class Limit:
                 if value := numbers.get(option):
                     has, none = ("true", "false") if value is True else (value, 0)
                     raise UsageError(
-                        f"{rule.name} steps with {option} = {has}, which the limit is computed without; "
-                        f"set {option} to {none} in its options"
+                        f"{rule.name} steps with {option} = {has}, which the limit does not support; set {option} to "
+                        f"{none} in its options"
                     )
         if self.normalised and "M" in axes:
             raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
@@ -279,7 +279,15 @@ class Limit:
         return weight
 
     def _through(self, role: str, indices: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """Multiplies operands with a tensor that has the given indices in the statement."""
+        """Multiplies signals with a tensor, as a statement of the network does.
+
+        Args:
+            role: the tensor.
+            indices: the indices of the tensor in the statement.
+            operands: the signals.
+            out: indices of the result.
+            where: name of the statement in messages.
+        """
         weight = self.weights[role]
         names = dict(zip(weight.indices, indices, strict=True))
         if weight.current is not None:
@@ -313,14 +321,16 @@ class Limit:
             inner |= more
         taken, others = [q for q in operands if inner & set(q.over)], [q for q in operands if not inner & set(q.over)]
         if not any(source in q.over for q in taken):
-            raise NotCovered(f"{where} is a matrix by itself")
+            raise NotCovered(f"{where} reads a matrix that is not applied to a signal, which is not supported")
         fixed = "".join(names[k] for k in weight.indices if names[k] not in self.growing)
         elsewhere = {*out, *fixed, *(x for q in others for x in q.indices)}
         indices = "".join(dict.fromkeys(x for q in taken for x in q.indices if x in elsewhere))
         left = "".join(dict.fromkeys(x for q in taken for x in q.over if x in out))
         x = self.products.contract(taken, indices + left.replace(source, "") + source, where)
         if x.over != source:
-            raise NotCovered(f"{where} is a matrix times what has two indices that grow")
+            raise NotCovered(
+                f"{where} multiplies a matrix with a signal that has two growing indices, which is not supported"
+            )
         return self.products.contract([self._image(weight, fixed, x, target, transposed), *others], out, where)
 
     def _image(self, weight: LimitTensor, fixed: str, x: Leading, target: str, transposed: bool) -> Leading:
@@ -508,9 +518,9 @@ def _build_constant(network: Network, name: str, sizes: Mapping[str, int]) -> Le
 
 def _check_limit(name: str, q: Leading) -> None:
     if q.power > 0:
-        raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
+        raise NotCovered(f"{name} grows as n^{q.power} and has no limit")
     if q.rest >= 0:
-        raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
+        raise NotCovered(f"{name} is a random sum of size n^{q.rest}, whose limit is random")
     if not np.abs(q.values).max(initial=0.0) <= LARGE:  # nor is it of NaN
         raise Diverges
 

@@ -61,7 +61,8 @@ class Stepped:
             small = gradient.size < level and self.rule.epsilon
             if not small and gradient.rest >= min(level, gradient.power):
                 raise NotCovered(
-                    f"the gradient of {name} is a random sum of size n^{gradient.rest}, which is normalised"
+                    f"the gradient of {name} is a random sum of size n^{gradient.rest}, and the optimizer normalises "
+                    "it: its limit is random"
                 )
             if not small and gradient.power != level:
                 raise NotCovered(f"the gradient of {name} is n^{gradient.power}, divided by what is n^{level}")

@@ -35,20 +35,20 @@ DIRECTIONS = 128
 
 
 class NotCovered(Exception):
-    """The limit exists beyond this update, but cannot be computed here."""
+    """Raised if the limit exists beyond this update but cannot be computed here."""
 
 
 class Many(NotCovered):
-    """A function depends on more Gaussian vectors than can be integrated."""
+    """Raised if a function depends on more Gaussian vectors than can be integrated."""
 
 
 class Diverges(NotCovered):
-    """Values are not finite, or too large for further training."""
+    """Raised if values are not finite, or too large for further training."""
 
 
 @dataclass(frozen=True)
 class Nonlinear:
-    """A function of random variables, entry by entry.
+    """An elementwise function of growing vectors, represented as a random variable.
 
     Attributes:
         function: the function.

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from scaling_algebra import limits
 from scaling_algebra.arguments import check_arguments
-from scaling_algebra.dynamics.quantities import inner_product
+from scaling_algebra.dynamics.quantities import parse_inner_product
 from scaling_algebra.errors import UsageError, count_noun, quote_value, unknown_name_error
 
 
@@ -76,16 +76,16 @@ class Claim:
 
     def check_steps(self, steps: int) -> None:
         """Raises UsageError if a step was not reached."""
-        inside = [step for _, step in inner_product(self.quantity)]
+        inside = [step for _, step in parse_inner_product(self.quantity)]
         for step in (self.step, *inside):
             if step is not None and step > steps:
-                all_run = f"{count_noun(steps, 'step')} {'is' if steps == 1 else 'are'} run"
+                all_run = f"{count_noun(steps, 'step')} {'is' if steps == 1 else 'are'} trained; give --steps"
                 raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {all_run}")
 
     def check(self, measured: Iterable[str], steps: int) -> None:
         """Raises UsageError if the quantity is not among the measured ones, or a step was not reached."""
         self.check_steps(steps)
         names = list(measured)
-        parts = [name for name, _ in inner_product(self.quantity)]
+        parts = [name for name, _ in parse_inner_product(self.quantity)]
         if self.quantity not in names and not (parts and set(parts) <= set(names)):
             raise unknown_name_error("measured quantity", self.quantity, names)

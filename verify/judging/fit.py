@@ -31,7 +31,7 @@ DRIFT = 0.1
 """A slope within this finite-size drift of its prediction still agrees."""
 
 OVERFLOWS = "not finite at n = {}; smaller learning rates or constants"
-VANISHES = "zero to rounding at n = {} alone, so that there is no slope; take other sizes"
+VANISHES = "zero up to rounding at n = {} only, so that no slope can be fitted; choose other sizes"
 """Reasons why values have no slope."""
 
 

@@ -1,4 +1,5 @@
-"""Detects functions whose argument is too large for their polynomial approximation at the measured sizes.
+"""Detects functions whose argument is so large at the measured sizes that they do not behave like their polynomial
+approximation.
 
 The engine replaces a function by a polynomial, whose powers have sizes in n. But a gate with an argument of 20 has no
 slope, and if its argument moves by 3, it moves by its whole range. Then its output, and all that depends on it, does

@@ -37,15 +37,15 @@ Columns = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Fitted:
-    """Fitted numbers with their intervals.
+    """Numbers fitted to runs, with their confidence intervals.
 
     Attributes:
-        value: by name.
-        low: lower ends, by name.
-        high: upper ends, by name.
+        value: fitted value by name.
+        low: lower end of the interval by name.
+        high: upper end of the interval by name.
         residuals: log of the loss minus the fitted log, by run.
         misfit: a sentence on what the fit does not explain, or "".
-        broken: by name, the verdicts that may not be given because the runs do not follow the law.
+        broken: verdicts, by name, that must not be given because the runs do not follow the law.
     """
 
     value: Mapping[str, float]
@@ -56,12 +56,12 @@ class Fitted:
     broken: Mapping[str, frozenset[Verdict]] = field(default_factory=dict)
 
     def verdict(self, name: str, claimed: float, apart: float) -> Verdict:
-        """Returns the verdict on a claimed value.
+        """Judges a claimed value of a fitted number by its interval.
 
         Args:
-            name: of the number.
+            name: name of the number.
             claimed: its claimed value.
-            apart: values that differ by this much are to be distinguished.
+            apart: smallest difference between values that counts.
         """
         found = Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
         return Verdict.INCONCLUSIVE if found in self.broken.get(name, ()) else found
@@ -91,7 +91,7 @@ class FittedSum:
 
     @cached_property
     def _offsets(self) -> list[float]:
-        """Log of the coefficient of every term; 0 for E, the first."""
+        """Log of the fixed coefficient of every term; 0 for the first term, the constant E."""
         return [0.0, *(float(sympy.log(term.coefficient)) for term in self.sum.terms)]
 
     @cached_property
@@ -196,10 +196,12 @@ class FittedSum:
             raise UsageError(f"{count_noun(runs, 'run')} for {count_noun(len(theta), 'unknown')}; give more runs")
         for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
             if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
-                told = f"{a} and {b} grow together in these runs, so that no fit tells their terms apart"
+                told = f"{a} and {b} grow together in these runs, so that the fit cannot distinguish their terms"
                 raise UsageError(f"{told}; vary them one by one")
         if alike := self._find_confounded(self.compute_logs(theta, x)[1].T):
-            raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
+            raise UsageError(
+                f"these runs cannot distinguish {', '.join(alike)}; vary {', '.join(self.names)} one by one"
+            )
         value, residuals = self.name_values(theta), np.log(x[LOSS]) - self.compute_logs(theta, x)[0]
         if runs < len(theta) + FREE:
             few = f"no intervals: {count_noun(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"

@@ -77,7 +77,11 @@ class Measurement:
     logged: bool = False
 
     def get_cleaned(self, quantity: str, step: int) -> list[Array]:
-        """Returns values in which the rounding of the quantity's family (``h3`` for ``h3.D``) is set to zero."""
+        """Returns measured values, with those set to zero that are below the rounding error of the signal they are part
+        of.
+
+        Example: ``h3.D`` is a part of ``h3``.
+        """
         dtype = self.environment.get("dtype", "float64")
         clean = []
         for i, values in enumerate(self.values.get((quantity, step), [])):

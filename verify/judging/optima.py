@@ -55,12 +55,12 @@ def fit_polynomial(x: Array, losses: Array) -> np.polynomial.Polynomial:
 
 
 class BestRates(NamedTuple):
-    """The best rate of every curve, with samples of its errors.
+    """The best learning rate of every curve, with random samples of its error.
 
     Attributes:
-        value: logs, (curves,).
-        noise: errors from the noise of runs, (curves, draws).
-        form: errors from the form of the curves, (curves, draws).
+        value: log of the best rate, (curves,).
+        noise: sampled errors from the noise of runs, (curves, draws).
+        form: sampled errors from the unknown form of the curves, (curves, draws).
         wide: factor on intervals because the noise is itself estimated: Student's quantile over Gauss's.
     """
 

@@ -36,7 +36,10 @@ def build_report_document(r: Report, heading: str = "", every: bool = False) -> 
     if r.undecided:
         named, more = r.undecided if every else r.undecided[:NAMED], len(r.undecided) - NAMED
         told = f"{', '.join(named)}{f' and {more} more (--all)' if more > 0 and not every else ''}"
-        blocks += [Heading("no prediction, at some step or at all: not judged there", 2), Lines.of(told, listed=True)]
+        blocks += [
+            Heading("not judged, because some step or all steps have no prediction", 2),
+            Lines.of(told, listed=True),
+        ]
     gates = [str(gate) for gate in r.gates if every or not gate.passed]
     passed = ", ".join(gate.name for gate in r.gates if gate.passed)
     gates += [f"gates passed: {passed}"] if passed and not every else []

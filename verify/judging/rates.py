@@ -133,8 +133,12 @@ def fit_rates(
     if broken := bool(max(stats.chi2.sf(off, free), np.mean(drawn >= off)) < UNLIKELY):
         errors *= stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
         slopes = ", ".join(f"{s:.2g}" for s in np.diff(at) / np.diff(logs[:, 0])) if len(sizes) == 1 else ""
-        plain = f"no one power fits: from size to size it is {slopes}" if slopes else "no product of powers fits"
-        misfit.append(f"{plain}; the interval counts what lies beside")
+        plain = (
+            f"no single power fits: between neighbouring sizes it is {slopes}"
+            if slopes
+            else "no product of powers fits"
+        )
+        misfit.append(f"{plain}; the interval includes the deviations")
     if bent:
         misfit.append(knee)
     again = line.model.pinv_wexog @ ((at[:, None] + errors) / known[:, None])

@@ -55,7 +55,8 @@ class Acceptance:
 
 
 class ClaimOutcome(StrEnum):
-    """Names for a change over widths, or between parameterizations."""
+    """The possible outcomes of comparing losses or rates over widths, or between parameterizations, such as DRIFTS
+    or EQUAL."""
 
     TRANSFERS = "TRANSFERS"
     DRIFTS = "DRIFTS"

@@ -25,7 +25,7 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A number with its bootstrap standard error and percentile interval; the last three are NaN for a single seed."""
+    """A number with its bootstrap standard error and confidence interval, all three NaN if there is only one seed."""
 
     value: float
     se: float

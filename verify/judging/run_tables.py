@@ -94,8 +94,8 @@ class RunTable:
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Returns the names of other numeric columns that vary among runs of the same size (seeds and run names
-        excluded)."""
+        """Returns the names of other numeric columns whose values differ among runs of the same size; seeds and
+        names are ignored."""
         groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
         for _, row in self.rows:
             groups.setdefault(tuple(row[name] for name in sizes), []).append(row)
@@ -126,7 +126,7 @@ def _describe_missing_columns(path: Path, gone: Sequence[str], columns: Sequence
 def count_diverged(groups: Iterable[Columns]) -> str:
     """Returns the end of a line that says how many runs diverged; empty if none did."""
     count = sum(int(np.isnan(x[LOSS]).sum()) for x in groups)
-    return f"; {count} that diverged left out" if count else ""
+    return f"; {count} that diverged ignored" if count else ""
 
 
 def select_best_rate_runs(x: Columns, sizes: Sequence[str]) -> tuple[Array, list[str]]:

@@ -29,7 +29,10 @@ from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 HELD = "a norm cancels what gates held at mean and slope (assumption B2) leave alike; they move"
 ALONE = 0.25
 """If one seed has at least this share of a mean square over many seeds, the slope says nothing about the others."""
-FEW = "one seed makes {:.0%} of the mean square, and the geometric mean refutes nothing; a smaller rate, more seeds"
+FEW = (
+    "one seed contributes {:.0%} of the mean square, and the geometric mean does not refute; choose a smaller rate "
+    "or more seeds"
+)
 QUOTIENT = ".normalised"
 """Suffix of a quantity that is, seed by seed, another quantity divided by the size of its input."""
 
@@ -115,7 +118,10 @@ def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
     INCONCLUSIVE."""
     verdict, note = row.verdict, row.note
     if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
-        verdict, note = Verdict.INCONCLUSIVE, "below what is demanded of it with others, or at some step"
+        verdict, note = (
+            Verdict.INCONCLUSIVE,
+            "below its upper bound; the desideratum is about the largest of several sizes, or only about some step",
+        )
     return replace(row, verdict=verdict, note=f"undecided; {asked.demand}{f'; {note}' if note else ''}")
 
 
@@ -160,13 +166,13 @@ class _Judge:
         measured = self.fits[key]
         verdict, note = judge_exponent(measured, predicted, self.spacing), ""
         if measured.zero and predicted is not None and any(v.any() for v in m.values.get(key, [])):
-            verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
+            verdict, note = Verdict.INCONCLUSIVE, "smaller than the rounding error of the signal of which it is a part"
         if key in self.spoilt and not measured.unfit:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {self.spoilt[key]:.0%} away from float64"
         is_prediction = predicted is not None and self.get_prediction(*key) == predicted
         doubted = verdict is Verdict.REFUTED and is_prediction
         if doubted and self.network and (why := find_large_argument(m, self.network, self.prediction, *key)):
-            verdict, note = Verdict.INCONCLUSIVE, f"{why}; smaller learning rates or larger sizes"
+            verdict, note = Verdict.INCONCLUSIVE, f"{why}; choose smaller learning rates or larger sizes"
         if note or verdict is not Verdict.REFUTED or predicted is None:
             return ReportRow(quantity, step, predicted, measured, verdict, note)
         part = bound_share_of(m, quantity, step, predicted, self.powers)
@@ -176,7 +182,7 @@ class _Judge:
     def _find_doubt(
         self, quantity: str, step: int, predicted: Fraction, measured: Fit, part: tuple[float, float], own: bool
     ) -> str:
-        """Returns a reason to doubt that an exponent is refuted, or "".
+        """Returns a reason why a refuted exponent may still be right, or "" if there is none.
 
         Args:
             quantity: its name.
@@ -194,11 +200,11 @@ class _Judge:
             return ""
         doubt, parts = "", _find_quotient_parts(self.m, quantity, step)
         if judge_exponent(measured, predicted, self.spacing, later=True) is not Verdict.REFUTED:
-            doubt = f"moves towards {predicted} from pair to pair of sizes; take larger sizes"
+            doubt = f"the slope moves towards {predicted} from one pair of sizes to the next; choose larger sizes"
         elif self.powers and measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
             doubt = f"the predicted n^({predicted}) may be hidden by a larger correction that fades; try larger sizes"
         elif self.powers and parts and not any(self._is_refuted(part, step) for part in parts):
-            doubt = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
+            doubt = f"it is the quotient of {parts[0]} and {parts[1]}, neither of which is refuted; choose larger sizes"
         if doubt and self._is_far_from_powers(quantity, step):
             return ""
         if doubt or not self.moved or not step or measured.low <= predicted or quantity.endswith(QUOTIENT):
@@ -217,8 +223,8 @@ class _Judge:
         return FEW.format(alone) if math.isfinite(usual.slope) and not refuted else ""
 
     def _is_far_from_powers(self, quantity: str, step: int) -> bool:
-        """Whether every local slope (between neighbouring sizes) is at least one, up to drift, away from each known
-        power."""
+        """Whether every local slope between neighbouring sizes differs from each known power by at least one, up to
+        drift."""
         known: Iterable[tuple[Fraction, bool]] = ()
         with suppress(LookupError, UsageError):
             known = tuple(self.powers(quantity, step)) if self.powers else ()

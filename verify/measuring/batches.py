@@ -1,4 +1,4 @@
-"""The training loop ``descend`` of all networks with replicas."""
+"""The training loop ``descend``, shared by all networks that train several replicas at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divides a run into a grid of independent cells, which can be trained in any order."""
+"""Divides a run into cells: groups of replicas of one size that are trained together, in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -118,7 +118,7 @@ class Setup:
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
         testbed, equations = ("moe", "") if self.network == MOE_BLOCK else ("network", as_text(self.network))
         text = json.dumps(
-            [powers, steps, testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
+            [powers, steps, testbed, equations, self.constants, list(list_quantities(self.network))], sort_keys=True
         )
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -145,7 +145,8 @@ class Setup:
         return min(1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
-        """Returns the run with the derivation, steps and dtype that cells of this kind use."""
+        """Returns the run with the derivation, steps and dtype that are used for replicas of one kind (such as the
+        control)."""
         if kind == "standard":
             assert self.standard is not None
             return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
@@ -154,7 +155,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RunCell:
-    """Some replicas of one size and one kind.
+    """A group of replicas of one size and one kind that are trained together: the unit of work of a run.
 
     Attributes:
         kind: the series of ``Measurement`` to which they belong.

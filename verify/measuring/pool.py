@@ -73,7 +73,7 @@ class Failed:
 
 
 class Here:
-    """A pool that executes the tasks in this process, one after the other in the given order."""
+    """A pool without workers: it executes the tasks in this process, one after the other in the given order."""
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware, self.workers = hardware, 1
@@ -180,7 +180,9 @@ class Cluster(Here):
                     future = ended.get(timeout=EVERY)
                     ready = running[future], self._result(future, running.pop(future))
                 if now - seen > PATIENCE:
-                    raise UsageError(f"no worker for {PATIENCE:.0f} s; start some and go on from what is kept")
+                    raise UsageError(
+                        f"no worker for {PATIENCE:.0f} s; start workers and repeat the command to continue"
+                    )
         finally:
             with suppress(Exception):
                 client.cancel(list(running))
@@ -217,8 +219,11 @@ class Cluster(Here):
         if isinstance(error, UsageError):
             raise error
         if isinstance(error, ImportError):
-            raise UsageError(f"a worker cannot load what it is to do ({error}); install the same scalecalc there")
-        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else describe_error(error))
+            raise UsageError(f"a worker cannot load its task ({error}); install the same version of scalecalc there")
+        return Failed(
+            task,
+            f"{TRIES} workers died while executing it" if isinstance(error, KilledWorker) else describe_error(error),
+        )
 
 
 EVERY = 1.0
@@ -229,7 +234,7 @@ again.
 
 With Dask's own settings a worker spends a third of its time on page faults.
 """
-LOST = "the scheduler is gone; go on from what is kept"
+LOST = "the connection to the scheduler is lost; start one and repeat the command to continue"
 
 
 def get_versions() -> dict[str, str]:
@@ -290,7 +295,7 @@ def open_pool(
         try:
             client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
         except Exception as error:  # a file that is empty or not of Dask may raise anything
-            why = describe_error(error) if str(error) else "nothing there names one"
+            why = describe_error(error) if str(error) else "the file does not name a scheduler"
             raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {why}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
         cluster = Cluster(hardware, 1, lambda: client, local=False)

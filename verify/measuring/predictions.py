@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.analysis import QUICKLY, Analysis
 from scaling_algebra.dynamics.brackets import Bracket
-from scaling_algebra.dynamics.budgets import WORK
+from scaling_algebra.dynamics.budgets import WORK_LIMIT_REASON
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, replace_gates
@@ -32,10 +32,10 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
     trained = release_gate(d)
     analysis, table = trained.analysis(), d.analysis().table
     if not has_work_budget(d.network):
-        return Signals(trained, steps, analysis.all(steps, table))
-    first = analysis.all(steps, [name for name in table if name in claimed]) if claimed else {}
+        return Signals(trained, steps, analysis.evaluate_all(steps, table))
+    first = analysis.evaluate_all(steps, [name for name in table if name in claimed]) if claimed else {}
     rows = dict[str, tuple[Bracket, ...]]()
-    with analysis.meter.within(ALL):
+    with analysis.meter.limit_work(ALL):
         for name in iterate_with_progress("predicting", "quantities", list(table)):
             rows[name] = first.get(name) or tuple(predict_briefly(analysis, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
@@ -43,9 +43,9 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
 
 def predict_briefly(analysis: Analysis, name: str, t: int) -> Bracket:
     """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
-    with analysis.meter.within(EACH):
-        answer = analysis(name, t, SHORTLY)
-        return analysis(name, t) if answer.decided else Bracket(why=WORK)
+    with analysis.meter.limit_work(EACH):
+        answer = analysis(name, t, QUICKLY)
+        return analysis(name, t) if answer.decided else Bracket(why=WORK_LIMIT_REASON)
 
 
 def has_work_budget(network: Network) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from scaling_algebra import limits
-from scaling_algebra.dynamics.sparse_routing import behind, sparse
+from scaling_algebra.dynamics.sparse_routing import find_nonlinear_use, is_sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.indices import find_aggregations
@@ -103,13 +103,13 @@ def check_run(setup: Setup, most: int | None = None, free: int | None = None) ->
             here = f"{needed / 1024:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     d, dims = setup.derivation, setup.dims(0)
-    if sparse(d.network, d.ray):
+    if is_sparse(d.network, d.ray):
         sums = {s.out for s in find_aggregations(d.network)}
         live = [s for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
         norms = [s for s in d.network.norms if any(sums & _find_before(d.network, x.name) for x in s.inputs)]
-        if reason := next(iter([*live, *norms]), None) or behind(d.network):
+        if reason := next(iter([*live, *norms]), None) or find_nonlinear_use(d.network):
             why = f"{reason.out} is a function of several experts"
-            raise UsageError(f"{d.network.name} is measured with K = M, as {why}; give a ray without K")
+            raise UsageError(f"{d.network.name} can only be measured with K = M, because {why}; give a ray without K")
     TorchNetwork(d.network, ReplicaDraw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 

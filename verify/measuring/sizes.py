@@ -112,7 +112,7 @@ def plan_sizes(
 
 
 def _compute_growth(ray: Ray, network: Network, indices: str) -> Fraction:
-    """Returns the rate at which the number of entries of a tensor grows."""
+    """Returns the exponent of n with which the number of entries of a tensor grows."""
     return sum((ray[network.axes[x]] for x in indices), Fraction(0))
 
 

@@ -116,17 +116,17 @@ class Store:
                         yield run, cell
 
     def describe(self, run: str, environment: Mapping[str, Any]) -> None:
-        """Adds to the environment of a run."""
+        """Adds entries to the stored description of the environment in which a run was measured."""
         before = self.environment(run)
         if (now := merge_environments([before, environment])) != before:
             self._write(f"{run}/environment", [], json.dumps(now).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
-        """Returns the environment of a run, merged over all places where it was measured."""
+        """Returns the environment of a run (device, versions), merged over all machines on which it was measured."""
         return merge_environments(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
     def piece(self, what: Mapping[str, Any]) -> Any:
-        """Returns the value stored for exactly these settings, or None if it is missing."""
+        """Returns the stored value of a task that was run with exactly these settings, or None if it is missing."""
         for _, content in self._read(json.dumps(what, sort_keys=True)):
             return json.loads(content)
         return None

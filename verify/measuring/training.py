@@ -8,7 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
+from scaling_algebra.dynamics.quantities import (
+    Quantity,
+    find_quantity,
+    list_decay_quantities,
+    list_quantities,
+    parse_inner_product,
+)
 from scaling_algebra.spec.networks.auxiliary import find_buffers, find_selection_inputs
 from scaling_algebra.spec.networks.roles import is_first_layer, name_pathways
 from scaling_algebra.verify.judging.fit import Array
@@ -42,13 +48,13 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
         if is_first_layer(network, s.out):
             for via in name_pathways(network, s.out).values():
                 run.trainer.follow(s.out, via)
-    table = quantities(network) | with_decay(network, derivation.optimizer)
-    recorded = [*table.values(), *(quantity(table, name) for name in products)]
+    table = list_quantities(network) | list_decay_quantities(network, derivation.optimizer)
+    recorded = [*table.values(), *(find_quantity(table, name) for name in products)]
     record: dict[tuple[str, int], Tensor] = {}
     for t in range(steps + 1):
         with torch.no_grad():
             for q in recorded:
-                if all(step is None or step <= t for _, step in inner_product(q.name)):
+                if all(step is None or step <= t for _, step in parse_inner_product(q.name)):
                     size = _compute_size(q, run, t)
                     if size is not None:
                         record[q.name, t] = size

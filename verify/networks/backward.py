@@ -41,7 +41,7 @@ def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
 
 
 def restrict_key(key: Key, roles: frozenset[str]) -> Key:
-    """Returns the entries of a key for these tensors."""
+    """Returns the part of a key that is about the given tensors."""
     return tuple((role, mode) for role, mode in key if role in roles)
 
 

@@ -81,8 +81,13 @@ class Moment:
         return self.model.signals(self.now, self.noise)
 
     def alone(self, changing: str, outside: Collection[str]) -> Moment:
-        """Returns the state in which only one tensor, or one of the signals in ``outside``, has changed since the
-        start."""
+        """Returns the state in which only one thing has changed since the start: one tensor, or one signal in
+        ``outside``.
+
+        Args:
+            changing: name of the tensor or signal.
+            outside: signals that count as inputs here and may have changed.
+        """
         now = {role: self.now[role] if role == changing else w for role, w in self.start.items()}
         initial = self.initial()
         given = {x: (self.signals() if x == changing else initial)[x] for x in outside}
@@ -91,7 +96,7 @@ class Moment:
 
     @cache_result
     def initial(self) -> Signals:
-        """Returns every signal before training."""
+        """Returns the values of all signals before the first update."""
         if self.first is None or self.start is self.first.now:
             return (self.first or self).signals()
         return self.model.signals(self.start, self.first.noise)
@@ -119,11 +124,11 @@ class Moment:
 
     @cache_result
     def without_decay(self) -> Moment:
-        """Returns the state with changes measured from initial values that do not decay."""
+        """Returns the state with changes measured relative to initial weights to which no weight decay is applied."""
         return replace(self, start=self.first.now, known=self.get_lasting()) if self.first else self
 
     def get_lasting(self) -> dict[tuple[Any, ...], Any]:
-        """Returns the part of the cache that stays valid if the initial weights change: the signals."""
+        """Returns the cached signals, which stay valid if the initial weights are replaced."""
         return {("signals",): self.signals()}
 
     def argument(self, function: Function) -> tuple[Tensor, int]:

@@ -18,14 +18,14 @@ DTYPE = torch.float64
 
 @dataclass(frozen=True)
 class ReplicaDraw:
-    """S replicas of a network of one size, on a device.
+    """The random draw of S replicas of a network of one size: sizes, seeds and device.
 
     Attributes:
         dims: size of every axis that the network has.
-        seeds: of tensors with a growing axis, one per replica.
+        seeds: seeds of the tensors with a growing axis, one per replica.
         shared: seeds of all other tensors, one per replica; the same at every size, so that limits are conditional on
             them.
-        device: where the tensors are.
+        device: the device of the tensors.
         growing: the axes that grow; None for every axis that may.
     """
 
@@ -55,7 +55,10 @@ def sample_input(network: Network, sizes: Mapping[str, int], draw: ReplicaDraw, 
     indices = network.signals.get(name, "")
     grows = [x for x in indices if draw.grows(network.axes[x])]
     if grows and name == DATA:
-        why = f"{name} has the letter {grows[0]!r} of a growing axis; measure fixed data only"
+        why = (
+            f"{name} has the index {grows[0]!r} of a growing axis, but the input must be the same at every size; use "
+            "an index of a fixed axis"
+        )
         raise UsageError(f"{network.name}: {why}")
     shape = [sizes[x] for x in indices]
     seed = 1 + [DATA, *network.constants].index(name)
@@ -67,12 +70,12 @@ def sample_input(network: Network, sizes: Mapping[str, int], draw: ReplicaDraw, 
 
 
 def fill_normal(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator]) -> None:
-    """Fills a weight (S, ...) with standard normal values, each replica from its own stream.
+    """Fills a weight (S, ...) in place with standard normal values, for each replica from its own random stream.
 
     Args:
-        weight: to fill in place.
-        shape: of what is drawn per replica; a dimension of size 1 is broadcast.
-        streams: one per replica.
+        weight: the tensor to fill.
+        shape: shape that is drawn per replica; a dimension of size 1 is broadcast.
+        streams: one random generator per replica.
     """
     for replica, stream in zip(weight, streams, strict=True):
         replica.copy_(torch.randn(shape, generator=stream, device=weight.device))  # float32: 5x faster

@@ -129,7 +129,7 @@ def get_state(states: Sequence[Moments | None], t: int) -> Moments:
         NotMeasured: the step was not kept.
     """
     if (found := states[t]) is None:
-        raise NotMeasured(f"step {t} is over; keep the steps of this run")
+        raise NotMeasured(f"the state after update {t} was not kept; create the run with keep=True")
     return found
 
 
@@ -149,7 +149,7 @@ class TorchRun:
     # forward ---------------------------------------------------------------------------------------------------
 
     def initial(self, signal: str) -> SignalEntries:
-        """Returns a signal before training."""
+        """Returns the value of a signal before the first update."""
         return self._signal(signal, self._moment(-1).initial()[signal])
 
     def value(self, signal: str, t: int) -> SignalEntries:
@@ -188,7 +188,10 @@ class TorchRun:
         """
         s, state = find_product(self.network, signal), get_state(self.states, t)[0]
         if ("path", signal, via) not in state.known:
-            raise NotMeasured(f"{signal} through {via} was not followed, or {self.trainer.rule.name} mixes paths")
+            raise NotMeasured(
+                f"the path of {signal} through {via} was not followed, or {self.trainer.rule.name} is not linear in "
+                "the gradients"
+            )
         factors = [(x.indices, state.moment.signals()[x.name]) for x in s.factors]
         operands = [*((x.indices, state.known["path", signal, via]) for x in (s.tensor,) if x), *factors]
         moved = contract(operands, self.network.signals[signal], self.model.sizes)
@@ -232,12 +235,13 @@ class TorchRun:
         return self._signal(signal, get_state(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
-    def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
-        """Returns a view of the run in which only one tensor, or one of the signals in ``outside``, changes."""
+    def vary_only(self, changing: str, outside: Collection[str]) -> TorchRun:
+        """Returns a view of the run in which only one thing has changed: one tensor, or one of the signals in
+        ``outside``."""
         return build_view(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
-    def by(self, loss: str) -> TorchRun:
-        """Returns a view of the run with the gradients of one loss: the output, or an extra loss."""
+    def for_loss(self, loss: str) -> TorchRun:
+        """Returns a view of the run whose gradients are those of one loss only: the output, or an extra loss."""
 
         def own(x: Backward) -> Backward:
             return replace(x, loss=loss, known={})
@@ -248,8 +252,9 @@ class TorchRun:
         """Raises NotMeasured: the two gradients are measured separately."""
         raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 
-    def decaying(self) -> TorchRun:
-        """Returns a view of the run with changes relative to initial values that do not decay."""
+    def relative_to_undecayed(self) -> TorchRun:
+        """Returns a view of the run with changes measured relative to initial weights to which no weight decay is
+        applied."""
         return build_view(self, ignore_decay, ignore_decay)
 
     @torch.no_grad()

@@ -61,7 +61,7 @@ def complete_sizes(network: Network, dims: Dims) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Constants:
-    """Base constants of a network.
+    """Base constants of a network: the factors in front of the powers of n.
 
     Attributes:
         init: init std by tensor.

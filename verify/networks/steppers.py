@@ -83,7 +83,10 @@ class Fold:
     def last(cls, parameter: Tensor) -> Fold:
         """Returns the fold with matrices in the last two dimensions, stacked along the others."""
         if (dims := parameter.dim()) < 2:
-            raise UsageError("a vector is no matrix, which this optimizer steps; give it another, as in muon+adamw")
+            raise UsageError(
+                "this optimizer trains matrices only, and this parameter is a vector; give it another optimizer, "
+                "such as muon+adamw"
+            )
         return cls(tuple(range(dims - 2)), (dims - 2,), (dims - 1,))
 
     @property
@@ -158,7 +161,7 @@ class NorMuon(Muon):
 
 
 class Constrained(torch.optim.Optimizer):
-    """Restores a norm of the weights after each step of another optimizer (see ``CONSTRAINTS``).
+    """Wraps another optimizer, and restores a norm of the weights after each of its steps (see ``CONSTRAINTS``).
 
     A group has the keys ``fold`` and ``bound``, which is false where the constraint does not act.
 
@@ -240,7 +243,7 @@ class MuonH(Hyperball, Muon):
 
 
 def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:
-    """Returns the factor on a weight in the last step, from decay or from the return to a sphere."""
+    """Returns the factor by which the last step shrank a weight, due to weight decay or to the return to a sphere."""
     decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
     factor: Tensor | float = group.get("kept", decay)
     return factor
@@ -291,7 +294,7 @@ def _compute_root(squares: Tensor) -> Tensor:
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
-    """Several optimizers as one, with the groups of all."""
+    """Several torch optimizers as one, with the parameter groups of all."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for x in optimizers for group in x.param_groups], {})
@@ -336,7 +339,7 @@ def find_stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
             raise missing_package_error(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
-        raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
+        raise UsageError(f"{what} is not an optimizer; name a class of torch.optim, or FILE.py:Class")
     cls: Callable[..., torch.optim.Optimizer] = found
     stacks = rule.normalises == "matrix" or rule.blocks or rule.keeps_norm
     sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if stacks else {}
@@ -347,11 +350,13 @@ def find_stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.acts_on_matrices else {})
     )[1]
     if taken := [x for x in rule.options if x in numbers or x in sides]:
-        raise UsageError(f"{taken[0]} in options of {rule.name} is set for every tensor by itself; leave it out")
+        raise UsageError(f"{taken[0]} in the options of {rule.name} is set separately for every tensor; leave it out")
     with guard_foreign_code(what):
         cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
-        raise UsageError(f"{what} makes weights that are not finite; change its options {quote_value(rule.options)}")
+        raise UsageError(
+            f"a trial step of {what} gives weights that are not finite; change its options {quote_value(rule.options)}"
+        )
     return cls if rule.keeps_norm or not rule.constraint else _add_constraint(cls, rule.constraint)
 
 

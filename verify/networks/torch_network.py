@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling_algebra.dynamics.sparse_routing import averaged
+from scaling_algebra.dynamics.sparse_routing import weight_expert_sums
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
@@ -30,9 +30,9 @@ from .replicas import DTYPE, ReplicaDraw, fill_normal, sample_input
 from .scales import DECAY, choose_constants, complete_sizes
 from .steppers import Fold, Group, build_group, build_optimizer
 
-OWN: dict[str, Callable[..., Tensor]] = {}
+OWN: dict[str, Callable[..., Tensor]] = {"centre": lambda x, dim: x - x.mean(dim, keepdim=True)}
 """Functions that torch lacks, by the name ``torch`` in ``functions.toml``: of a tensor, and of the dimension if they
-act along one. ``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
+act along one. An entry for a function of every entry: ``"squareplus": lambda x: ...``."""
 SELECTED = 0.5
 """Share of the entries that a top-K selection keeps."""
 
@@ -74,7 +74,7 @@ def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
     found: Callable[..., Tensor] | None = OWN.get(kind.torch)
     if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
         where = "define it in OWN, verify/networks/torch_network.py"
-        raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")
+        raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, to which functions.toml maps it; {where}")
     return found
 
 
@@ -83,7 +83,7 @@ TINY = 1e-40
 
 
 class TorchNetwork(nn.Module):
-    """Replicas of a network with the powers of a scaling.
+    """S replicas of a network as a torch module, initialised with the powers of a parameterization.
 
     If K is a dimension, this is the network of an infinite batch of tokens, each routed to its own K of M experts:
     every sum over experts gets the factor K/M (``dynamics/sparse_routing.py``).
@@ -92,7 +92,7 @@ class TorchNetwork(nn.Module):
         network: the equations.
         draw: sizes, seeds and device.
         scaling: init stds, tied tensors and multipliers.
-        dtype: of weights and signals.
+        dtype: dtype of weights and signals.
 
     Attributes:
         weights: parameters by tensor, (S, *indices).
@@ -109,7 +109,7 @@ class TorchNetwork(nn.Module):
                 find_torch_function(s.kind)  # fail before the long part
         self.active = draw.dims.get("K", draw.dims.get("M", 0))
         routed = self.active != draw.dims.get("M", 0)
-        network = averaged(network) if routed else network
+        network = weight_expert_sums(network) if routed else network
         self.network, self.draw, self.scaling, self.constants = network, draw, scaling, choose_constants(network)
         dims = complete_sizes(network, draw.dims)
         self.sizes = {index: dims[axis] for index, axis in network.indices.items() if axis in dims}
@@ -146,7 +146,8 @@ class TorchNetwork(nn.Module):
         return seen
 
     def select_seen(self, indices: str, x: Tensor) -> Tensor:
-        """Returns the entries that a token sees of a tensor with these index names: those of the first K experts."""
+        """Returns the part of a tensor that belongs to the first K experts, which are those that a token is routed
+        to."""
         for k, index in enumerate(indices, x.ndim - len(indices)):
             if self.network.indices.get(index) == "M":
                 x = x.narrow(k, 0, self.active)
@@ -165,11 +166,11 @@ class TorchNetwork(nn.Module):
     def signals(
         self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor], given: Mapping[str, Tensor] | None = None
     ) -> Signals:
-        """Computes every signal, (S, *indices).
+        """Computes every signal from the equations, (S, *indices).
 
         Args:
-            weights: by tensor.
-            noise: by noise signal.
+            weights: weights by tensor.
+            noise: noise by noise signal.
             given: signals that are not computed but taken as they are.
         """
         replicas = len(next(iter(weights.values())))
@@ -199,12 +200,12 @@ class TorchNetwork(nn.Module):
     def compute_statement(
         self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]
     ) -> Tensor:
-        """Returns the output of a sum or a function, (S, *indices).
+        """Computes the output of an equation that is a sum or a function, (S, *indices).
 
         Args:
-            s: the statement.
+            s: the equation.
             signal: returns a signal by name.
-            noise: by noise signal.
+            noise: noise by noise signal.
         """
         indices = self.network.signals[s.out]
         if isinstance(s, Sum):

@@ -145,10 +145,10 @@ EVIDENCE = "evidence.json"
 
 
 def build_evidence(folder: Path, judged: Judged, command: str) -> None:
-    """Writes the evidence to keep of some runs: ``evidence.json`` with one short row per verdict and the environment of
-    each measurement, and a picture of predicted against measured exponents.
+    """Writes a short record of some runs that is meant to be kept: ``evidence.json`` and a picture.
 
-    A row is ``[quantity, updates, predicted, slope, low, high, verdict]``.
+    The file has one row ``[quantity, updates, predicted, slope, low, high, verdict]`` per verdict, and the environment
+    of each measurement; the picture plots predicted against measured exponents.
 
     Raises:
         UsageError: the folder cannot be written.

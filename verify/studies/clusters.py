@@ -107,7 +107,8 @@ class Examples:
 
 
 def draw_signals(generator: torch.Generator) -> Tensor:
-    """Draws orthonormal v_1 .. v_K, c_1 .. c_K, shape (2 K, d)."""
+    """Draws the orthonormal signals of all clusters, the labels v_1 .. v_K and the centres c_1 .. c_K, shape (2 K,
+    d)."""
     drawn = torch.randn(DIMENSION, 2 * CLUSTERS, generator=generator)
     rows: Tensor = torch.linalg.qr(drawn).Q.T.contiguous()
     return rows
@@ -162,7 +163,7 @@ class Switch:
         self.theta = torch.zeros(schedule.experts, DIMENSION, device=device)
 
     def score(self, expert: int, x: Tensor) -> Tensor:
-        """Returns f_m(x) of one expert, (n,)."""
+        """Returns the output f_m(x) of one expert for every example, (n,)."""
         z = x @ self.w[expert].T
         return (z**3 if self.schedule.cubic else z).sum((1, 2))
 

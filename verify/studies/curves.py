@@ -201,7 +201,9 @@ def measure_improvement(curves: Sequence[LossCurve]) -> Change:
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
     unknown = (
-        describe_shortage(curves, len(curves)) or _explain_edge(top) if len(top) > 1 else "one width shows no change"
+        describe_shortage(curves, len(curves)) or _explain_edge(top)
+        if len(top) > 1
+        else "a change needs at least two widths"
     )
     widths, slope = [c.width for c in top], UNKNOWN
     if len(top) > 1:

@@ -25,7 +25,7 @@ from scaling_algebra.errors import (
     quote_value,
     unknown_name_error,
 )
-from scaling_algebra.verify.tracing.sources import function_of
+from scaling_algebra.verify.tracing.sources import load_function
 
 CLASSES = 10
 """Number of classes of the digits and of the teacher's labels: the loss starts at log 10."""
@@ -86,7 +86,9 @@ def load_text(batch: int = 16, context: int = 64) -> Data:
     try:
         from pydoc_data.topics import topics
     except ModuleNotFoundError:
-        raise UsageError("this Python ships no pydoc_data; give --data FILE.py:batches") from None
+        raise UsageError(
+            "this Python was installed without pydoc_data, the text to train on; give --data FILE.py:batches"
+        ) from None
     tokens = np.frombuffer("".join(topics[key] for key in sorted(topics)).encode(), dtype=np.uint8).astype(np.int64)
     train, held = np.split(tokens, [int(0.95 * len(tokens))])
     if context >= len(held):
@@ -161,8 +163,10 @@ def load_data(name: str, settings: tuple[str, ...] = ()) -> Data:
         if ":" not in name:
             raise unknown_name_error("data", name, (*DATA, "FILE.py:batches"))
         if settings:
-            raise UsageError(f"{name} is a function of yours; leave out --set {settings[0]}")
-        batches = function_of(name)[0]
+            raise UsageError(
+                f"--set applies to the shipped data, and {name} is your own function; leave out --set {settings[0]}"
+            )
+        batches = load_function(name)[0]
 
         def cut(seed: int, step: int | None) -> tuple[Any, Any]:
             with guard_foreign_code(f"{name}({seed}, {step})"):

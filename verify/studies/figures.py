@@ -126,7 +126,7 @@ def build_picture(kind: str, path: Path, records: Sequence[Path], titles: Sequen
         write_picture(kind, path, studies, titles or names)
     except KeyError as key:
         raise UsageError(
-            f"{', '.join(map(str, records))} has no {key}; give records of the study that {kind} draws"
+            f"{', '.join(map(str, records))} has no entry {key}; give records of a study that {kind} can draw"
         ) from None
 
 

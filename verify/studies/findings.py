@@ -33,7 +33,7 @@ from scaling_algebra.verify.judging.resampling import compute_slope_weights, est
 
 
 class By(StrEnum):
-    """The origin of a claim: the prediction, a paper, or the experiment itself as a control that must fail."""
+    """The origin of a claim: the prediction, a paper, or a planted error that must be refuted."""
 
     PREDICTED = "predicted"
     PUBLISHED = "published"

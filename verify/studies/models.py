@@ -29,12 +29,12 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.apply.planning import build_plan
 from scaling_algebra.verify.apply.plans import Plan
-from scaling_algebra.verify.tracing import Traced, traced
-from scaling_algebra.verify.tracing.building import called, usual
-from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe
-from scaling_algebra.verify.tracing.config_reading import layered
-from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.sources import build_of
+from scaling_algebra.verify.tracing import TracedModel, trace_equations
+from scaling_algebra.verify.tracing.building import call_build, get_default_sizes
+from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe_config
+from scaling_algebra.verify.tracing.config_reading import merge_layer_names
+from scaling_algebra.verify.tracing.measuring import find_parameters
+from scaling_algebra.verify.tracing.sources import load_model_builder
 
 EPS = 1e-8
 """Epsilon of the optimizer at the base sizes."""
@@ -48,11 +48,11 @@ TRAINED: Mapping[str, Any] = {"vocab_size": BYTES, "experts_implementation": "ea
 
 @dataclass(frozen=True)
 class Trainee:
-    """The initialisation and the learning rate of one parameter.
+    """How one parameter is initialised and trained.
 
     Attributes:
         rule: its optimizer.
-        lr: its learning rate over the one that is swept.
+        lr: its learning rate relative to the one that is swept.
         eps: epsilon of its optimizer, if that has one.
         std: standard deviation of initial values to draw; None keeps the module's own values.
         alike: whether all experts start with the same values.
@@ -92,13 +92,13 @@ class Model:
     @cached_property
     def _config(self) -> ProbedConfig:
         path = self.name.removeprefix(HUGGING_FACE)
-        return probe({"model_type": self.name} if path == self.name else read_config(Path(path)), path)
+        return probe_config({"model_type": self.name} if path == self.name else read_config(Path(path)), path)
 
     @cached_property
     def _build(self) -> Callable[[dict[str, int]], Any]:
         if self.own:
-            return build_of(self.name)[0]
-        return self._config.builder(deep=True, instead=TRAINED)
+            return load_model_builder(self.name)[0]
+        return self._config.make_builder(deep=True, instead=TRAINED)
 
     def build(self, sizes: Sizes, seed: int) -> nn.Module:
         """Builds the module at these sizes, with the initial values of a seed.
@@ -106,14 +106,14 @@ class Model:
         Raises:
             UsageError: it cannot be built.
         """
-        return called(self._build, dict(sizes), seed)[0]
+        return call_build(self._build, dict(sizes), seed)[0]
 
     @cached_property
     def base(self) -> dict[str, int]:
         """Default base sizes: those that stand beside the user's function, or small ones for every axis that the
         model needs."""
         if self.own:
-            return dict(build_of(self.name)[1]) or usual(self._build)
+            return dict(load_model_builder(self.name)[1]) or get_default_sizes(self._build)
         return {axis: n for axis, n in USUAL.items() if axis in self._config.axes}
 
     def numbers(self, parameterization: str, optimizer: str, sizes: Sequence[Sizes]) -> list[Numbers]:
@@ -129,7 +129,9 @@ class Model:
         """
         derived = PARAMETERIZATIONS[parameterization].derived
         if not derived and parameterization != "sp":
-            raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
+            raise UsageError(
+                f"{parameterization} is not available for modules; choose mup, mssp or sp (one rate for all)"
+            )
         texts = tuple(tuple(x.items()) for x in sizes)
         plans = _build_plans(self, parameterization if derived else "mup", optimizer, texts)
         found = [{e.name: _get_number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
@@ -138,12 +140,12 @@ class Model:
         started = {name: replace(x, std=None) if x.std and not x.alike else x for name, x in found[0].items()}
         return [started, *found[1:]]
 
-    def reading(self, base: Sizes) -> Traced:
+    def reading(self, base: Sizes) -> TracedModel:
         """Reads the equations of the model at the base sizes."""
         if self.own:
-            return traced(self._build, base)
+            return trace_equations(self._build, base)
         shallow = {axis: n for axis, n in base.items() if axis != "L"}
-        return layered(traced(self._config.builder(deep=False), shallow))
+        return merge_layer_names(trace_equations(self._config.make_builder(deep=False), shallow))
 
 
 @lru_cache(maxsize=8)
@@ -161,13 +163,16 @@ def _build_plans(
     for one in map(dict, sizes):
         plans.append(build_plan(model.build(one, 0), reading, numbers.at(one), [small]))
         if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
-            raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
+            raise UsageError(
+                f"{model.name} lacks a multiplier that muP needs ({', '.join(left)}); apply it in the model's forward "
+                "pass"
+            )
     return plans
 
 
 def _get_std(model: nn.Module, role: str) -> float:
     """Returns the standard deviation of the module's own values; 1 if all are zero, in which case they remain zero."""
-    return max(float(p.double().square().mean().sqrt()) for p in of_role(model, role)) or 1.0
+    return max(float(p.double().square().mean().sqrt()) for p in find_parameters(model, role)) or 1.0
 
 
 def _get_number(p: Plan, name: str) -> Trainee:
@@ -190,7 +195,7 @@ def tune_plan(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
     """
     for pattern in rates:
         if not any(fnmatchcase(name, pattern) for name in numbers):
-            raise UsageError(f"no parameter matches {pattern!r} of --rate; the first is {next(iter(numbers))}")
+            raise UsageError(f"no parameter matches {pattern!r} of --rate; names are such as {next(iter(numbers))}")
     factors = {name: math.prod(f for p, f in rates.items() if fnmatchcase(name, p)) for name in numbers}
     return {name: replace(x, lr=x.lr * factors[name]) for name, x in numbers.items()}
 

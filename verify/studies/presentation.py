@@ -91,9 +91,9 @@ def build_study_document(r: Study) -> Document:
     if r.diverged:
         lines.append(f"diverged (log2 lr): {r.diverged}")
     if any(s.derived for s in r.series):
-        blind = "so this run CANNOT SEE a drift"
+        blind = "so that this run could not detect a drift"
         outcomes = {
-            ClaimOutcome.DRIFTS: "drifts, so a drift would be seen",
+            ClaimOutcome.DRIFTS: "drifts, so that a drift would be detected",
             ClaimOutcome.TRANSFERS: f"does not drift, {blind}",
         }
         controls = [s for s in r.series if not s.derived]

@@ -283,7 +283,7 @@ class Rates:
 
 
 class Mixture:
-    """A top-1 MLP mixture of M experts with one replica per seed. The constructor trains it.
+    """An MLP mixture of M experts of which each example uses one, with one replica per seed. The constructor trains it.
 
     Attributes:
         late: mean loss over the last quarter of the training, (seeds,).

@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer
-from scaling_algebra.verify.tracing.recording import output_of
+from scaling_algebra.verify.tracing.recording import find_output
 
 from .data import Data, load_data
 from .models import Model, Numbers, initialise_model
@@ -81,7 +81,7 @@ def train_model(
     """
     data, device = load_data(how.data, how.settings), hardware.device
     if data.digest != how.digest:
-        raise UsageError(f"the data {how.data} are other ones on another machine; train on alike ones")
+        raise UsageError(f"the data {how.data} differ between machines; use the same data everywhere")
     if hardware.kind == "cuda":
         torch.set_float32_matmul_precision("high")
     model = _load_model(how.model, os.getcwd()).build(sizes, seed)
@@ -126,7 +126,7 @@ def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
         UsageError: the model cannot process such data; the message names them as ``what``.
     """
     try:
-        out = output_of(model(x)).float()
+        out = find_output(model(x)).float()
         if y.is_floating_point():
             return F.mse_loss(out, y.to(out.dtype))
         return F.cross_entropy(out.flatten(0, -2), y.flatten())
@@ -150,14 +150,17 @@ def build_torch_optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: 
         if name in numbers:
             x = numbers[name]
             if x.rule.constraint and not x.rule.keeps_norm:
-                raise UsageError(f"a study does not train with a constraint, as {x.rule.name} has; take verify")
+                raise UsageError(
+                    f"study transfer cannot train with the constraint of {x.rule.name}; use scalecalc verify"
+                )
             fold: Any = {"fold": fold_matrices(p)} if x.rule.acts_on_matrices else {}
             groups.append(build_group(x.rule, p, lr * x.lr, x.eps, lr * decay, **fold))
     return build_optimizer(groups)
 
 
 def fold_matrices(p: Tensor) -> Fold:
-    """Tells how a parameter consists of matrices: of its last two dimensions, or a single column."""
+    """Returns how a parameter is read as matrices: those in its last two dimensions, or a single column for a
+    vector."""
     places = tuple(range(p.ndim))
     return Fold(places[:-2], places[-2:-1], places[-1:]) if p.ndim > 1 else Fold((), places, ())
 

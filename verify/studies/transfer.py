@@ -149,7 +149,7 @@ def _build_key(course: Course, point: SizedModel, log2: float, seed: int) -> dic
 
 @dataclass(frozen=True)
 class Series:
-    """One parameterization at all sizes."""
+    """The loss curves of one parameterization at all sizes."""
 
     name: str
     curves: tuple[LossCurve, ...]

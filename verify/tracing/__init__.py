@@ -1,7 +1,7 @@
-"""The equations of a torch module: it is run at small sizes, its calls are read, executed, and written as a network."""
+"""Derives the equations of a torch module: runs it at small sizes, reads its calls, and executes the equations."""
 
-from .graph import Unreadable
-from .models import Traced
-from .readings import traced
+from .models import TracedModel
+from .nodes import Unreadable
+from .readings import trace_equations
 
-__all__ = ["Traced", "Unreadable", "traced"]
+__all__ = ["TracedModel", "Unreadable", "trace_equations"]

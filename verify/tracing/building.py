@@ -1,6 +1,6 @@
-"""Builds a module at the sizes that are asked for, in float64, with its input.
+"""Builds a module at given sizes, in float64, together with its input.
 
-Nothing here knows how a module is read. Read next: ``recording.py`` (runs what is built here).
+This module does not depend on how a module is read. Read next: ``recording.py`` (runs what is built here).
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ from torch.overrides import TorchFunctionMode
 from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
-from .graph import Unreadable
-from .returned import check_returned, check_torch, optimizers_in
+from .nodes import Unreadable
+from .returned import check_returned, check_torch, find_optimizers
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
-"""Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
+"""Default size of each axis when a module is read; any other axis has ``OTHER``."""
 OTHER = 4
 MOST = 32
-"""Axes that a module may have."""
+"""Maximum number of axes of a module."""
 TOKENS = 5
-"""Length of the input."""
-STILL = "no parameter of the model grows, so all numbers stay; let build use its sizes"
+"""Number of tokens in a guessed input."""
+NOTHING_GROWS = (
+    "no parameter of the model grows, so nothing would change; let build use its argument, such as sizes['N']"
+)
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of ``forward``."""
 Build = Callable[[dict[str, int]], Any]
 
 
-class Guessed(tuple[Any, ...]):
-    """An input that ``build`` does not return."""
+class GuessedInput(tuple[Any, ...]):
+    """Positional arguments that were guessed, because ``build`` returned no input."""
 
 
-class Asked(dict[str, int]):
-    """Sizes that note which axes are asked for; those that are not given have a default."""
+class RequestedSizes(dict[str, int]):
+    """Sizes that record which axes ``build`` reads, and give a default for those that are missing."""
 
     def __missing__(self, axis: str) -> int:
         if len(self) >= MOST:
-            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {quote_value(axis)}; give fewer")
+            raise Unreadable(f"build reads more than {MOST} sizes, the last one {quote_value(axis)}; use fewer")
         self[axis] = DEFAULTS.get(axis, OTHER)
         return self[axis]
 
@@ -48,8 +51,13 @@ class Asked(dict[str, int]):
         return self[axis]
 
 
-class Limited(dict[str, int]):
-    """Sizes of which those that are not among ``axes`` keep the default that ``build`` gives them."""
+class LimitedSizes(dict[str, int]):
+    """Sizes of some axes; ``get(axis, default)`` returns the default for any other axis.
+
+    Attributes:
+        sizes: the sizes of all axes.
+        axes: the axes that replace defaults.
+    """
 
     def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
         super().__init__(sizes)
@@ -63,75 +71,83 @@ class Limited(dict[str, int]):
         return self.sizes.get(axis, default) if known else default
 
 
-def limited(build: Build, axes: Collection[str]) -> Build:
-    """A builder whose sizes are ``axes``, and what it asks for without a default."""
-    return lambda sizes: build(Limited(sizes, axes))
+def limit_sizes(build: Build, axes: Collection[str]) -> Build:
+    """Wraps ``build`` so that it gets the sizes of ``axes``, and of any axis that it reads without a default."""
+    return lambda sizes: build(LimitedSizes(sizes, axes))
 
 
 class MissingSize(KeyError):
-    """A size that is not among those given."""
+    """The error for a size that ``build`` reads and that was not given."""
 
     def __str__(self) -> str:
-        return f"{quote_value(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
+        return f"build reads the size {quote_value(self.args[0])}; add {self.args[0]}=NUMBER to base and target"
 
 
-class SizesGiven(dict[str, int]):
-    """Sizes that name the one that is asked for and was not given."""
+class GivenSizes(dict[str, int]):
+    """Sizes whose missing entries raise ``MissingSize``, which names the axis."""
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)
 
 
-ROUGH = {torch.float32, torch.float16, torch.bfloat16}
+LOW_PRECISION = {torch.float32, torch.float16, torch.bfloat16}
 CASTS = {"float", "half", "bfloat16"}
+"""Names of the tensor methods that cast to ``LOW_PRECISION``."""
 
 
-class _Exact(TorchFunctionMode):
-    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
+class _CastToFloat64(TorchFunctionMode):
+    """Turns casts to lower precision, such as ``t.float()``, into casts to float64, so that a module can run in
+    float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in CASTS and args:
             return args[0].double()
-        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
+        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in LOW_PRECISION else x for x in args)
         named = {
-            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
+            k: torch.float64 if isinstance(x, torch.dtype) and x in LOW_PRECISION else x
+            for k, x in (kwargs or {}).items()
         }
         return func(*args, **named)
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
-    """Tensors that a module makes are of float64, as its parameters are."""
+def in_float64() -> Iterator[None]:
+    """Makes float64 the default type and turns casts to lower precision into casts to float64."""
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Exact():
+        with _CastToFloat64():
             yield
     finally:
         torch.set_default_dtype(kept)
 
 
-def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
-    """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
+def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
+    """Calls ``build`` and returns the module and a list of what was returned with it: optimizers, an input, or nothing.
+
+    Args:
+        build: the function.
+        sizes: its argument.
+        seed: seed of the random initial values; None leaves the random state as it is.
 
     Raises:
-        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
+        UsageError: ``build`` raised an error, returned something else, or replaced functions of torch.
     """
     if seed is not None:
         torch.manual_seed(seed)
     try:
         with guard_foreign_code(lambda: f"build({dict(sizes)})"):
-            made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
+            made = build(sizes if isinstance(sizes, RequestedSizes) else GivenSizes(sizes))
     except UsageError as error:
-        if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
+        if not any(table.__name__ in str(error) for table in (RequestedSizes, LimitedSizes, GivenSizes)):
             raise
-        raise UsageError(f'{error}; build is called with a table of sizes, which it reads as sizes["N"]') from error
+        raise UsageError(f'{error}; build gets a dict of sizes: read a size as sizes["N"]') from error
     if isinstance(made, Coroutine):
         made.close()
     model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(model, torch.jit.ScriptModule):
-        raise Unreadable("build returns a module of TorchScript, which hides its calls; return the module itself")
+        raise Unreadable("build returns a TorchScript module, whose calls cannot be recorded; return the plain module")
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {quote_value(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     parameters = dict(model.named_parameters())
@@ -139,77 +155,91 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if lazy := [x for x, p in state.items() if nn.parameter.is_lazy(p)]:
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
-        raise Unreadable("the model has no parameters")
+        raise Unreadable("the model has no parameters; let build return a module with some")
     check_returned(rest)
     check_torch()
     return model, rest
 
 
-def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
-    """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
+def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
+    """Builds a module in float64 on the CPU.
 
-    ``build`` returns a module; or that and its optimizers, its input (a tensor, a tuple, a dict of keywords), or both.
+    Args:
+        build: function that returns a module, or a tuple of it and its optimizers, its input (a tensor, a tuple, or a
+            dict of keywords), or both.
+        sizes: its argument.
+        seed: seed of the random initial values.
+
+    Returns:
+        The module, its input (guessed if none was returned), and its optimizer (several are joined into one) or None.
 
     Raises:
-        Unreadable: no module, two inputs, or none that can be guessed.
+        Unreadable: there is no module, more than one input, or none and it cannot be guessed.
     """
-    model, rest = called(build, dict(sizes), seed)
+    model, rest = call_build(build, dict(sizes), seed)
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
         model = inner
-    if callable(choose := getattr(model, "set_experts_implementation", None)):  # the usual kernels know no float64
+    if callable(
+        choose := getattr(model, "set_experts_implementation", None)
+    ):  # the default kernels do not support float64
         choose("batched_mm")
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
-        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
+        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; let build create small models on the CPU")
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
-        if found := optimizers_in(x):
+        if found := find_optimizers(x):
             optimizers += found
         elif x is not None:
             inputs.append(x)
     if len(inputs) > 1:
-        raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
+        raise Unreadable("build returns two inputs; return a single tuple if forward takes several tensors")
     optimizer = JoinedOptimizers(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
     model = model.double()
-    return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
+    return model, _split_input(inputs[0]) if inputs else (_guess_input(model), {}), optimizer
 
 
-def _input(given: Any) -> Inputs:
-    """An input in float64: what ``forward`` takes by place, and by keyword."""
+def _split_input(given: Any) -> Inputs:
+    """Splits an input into positional and keyword arguments of ``forward``, in float64."""
     if isinstance(given, dict):
-        return (), {k: _exact(v) for k, v in given.items()}
-    return tuple(map(_exact, given if isinstance(given, tuple) else (given,))), {}
+        return (), {k: _to_float64(v) for k, v in given.items()}
+    return tuple(map(_to_float64, given if isinstance(given, tuple) else (given,))), {}
 
 
-def _guessed(model: nn.Module) -> Guessed:
-    """An input for the first layer that says what it takes."""
+def _guess_input(model: nn.Module) -> GuessedInput:
+    """Guesses an input: random ids if the first embedding or linear layer is an embedding, else a random vector.
+
+    Raises:
+        Unreadable: the module has neither.
+    """
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
-            return Guessed((ids,))
+            return GuessedInput((ids,))
         if isinstance(module, nn.Linear):
-            return Guessed((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
-    raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
+            return GuessedInput((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
+    raise Unreadable("the input of the model cannot be guessed; let build return (model, input)")
 
 
-def _exact(x: Any) -> Any:
+def _to_float64(x: Any) -> Any:
+    """Casts a floating-point tensor to float64 and returns anything else unchanged."""
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def doubled(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
-    """Return the sizes with one axis doubled, or so many times larger, and K with M where all experts are active."""
+def enlarge_axis(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
+    """Returns the sizes with one axis multiplied by ``times``. If all experts are active, K grows along with M."""
     together = axis == "M" and sizes.get("K") == sizes["M"]
     return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
-def usual(build: Build) -> dict[str, int]:
-    """Small sizes of every axis that ``build`` asks for.
+def get_default_sizes(build: Build) -> dict[str, int]:
+    """Returns a small size for every axis that ``build`` reads.
 
     Raises:
-        UsageError: it asks for none.
+        UsageError: it reads none.
     """
-    called(build, asked := Asked())
+    call_build(build, asked := RequestedSizes())
     if not asked:
-        raise UsageError(STILL)
+        raise UsageError(NOTHING_GROWS)
     return dict(asked)

@@ -1,6 +1,6 @@
-"""Rows of the table for what is put beside each other: concatenations, stacks, writes into parts of new tensors.
+"""Rules for concatenations, stacks, and assignments to parts of new tensors.
 
-Read next: ``layout.py`` (what moves entries), ``products.py`` (sums over concatenations).
+Read next: ``layout.py`` (moves entries), ``products.py`` (sums over concatenations).
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ import torch
 from torch import Tensor
 
 from .calls import rule
-from .graph import IndexClass, TracedNode, View
-from .indices import constant
+from .graph import View
+from .indices import convert_constant
 from .layout import find_places
-from .products import acting, labelled
+from .nodes import Blend, Concatenation, ConstantNode, IndexClass, Parameter, Pieces
+from .products import act_on_constant, assign_labels
 from .reading import Reader
 
 
 @rule("setitem")
-def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
-    """A part of a new tensor, or all of one. All parts together are a concatenation."""
+def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
+    """Reads ``base[key] = value`` for a new tensor; assignments to all of its parts together are a concatenation.
+
+    Raises:
+        Unreadable: the value is a number, or the parts are not contiguous along one dimension.
+    """
     if not isinstance(value, View):
-        raise reader.fail("writes numbers into a signal")
+        raise reader.fail("assigns numbers to a part of a signal; multiply by a constant mask instead")
     call, sizes = reader.calls[0], reader.shapes[0][0]
     reads = replace(call, name="__getitem__", function=Tensor.__getitem__, arguments=call.arguments[:2])
     (written,) = find_places(reads, reader.runs[0])
@@ -34,37 +39,50 @@ def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
     if not cut:
         return value
     d, at = cut[0]
-    before = base.node.value if base.node.kind == "pieces" else []
-    if base.node.kind not in ("const", "pieces") or len(cut) > 1 or any(piece[2] != d for piece in before):
+    before = base.node.pieces if isinstance(base.node, Pieces) else []
+    if not isinstance(base.node, ConstantNode | Pieces) or len(cut) > 1 or any(piece[2] != d for piece in before):
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
     if at != [*range(at[0], at[-1] + 1)]:
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     if [a for a, *_ in pieces] + [sizes[d]] == [0, *(b for _, b, *_ in pieces)]:
-        return concatenated(reader, [v for *_, v in pieces], d, reader.shapes[0])
-    return View(TracedNode("pieces", [], value=pieces), base.dims)
+        return concatenate(reader, [v for *_, v in pieces], d, reader.shapes[0])
+    return View(Pieces(pieces=pieces), base.dims)
 
 
 @rule("cat")
-def cat(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
-    parts = [p for p in given if p.node.kind != "const" or p.node.value[0].numel()]
+def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
+    """Reads ``torch.cat``; empty constants are ignored."""
+    parts = [p for p in given if not p.is_constant or p.values[0].numel()]
     if len(parts) == 1:
         return parts[0]
-    return concatenated(reader, parts, dim % len(parts[0].dims), reader.shapes[0])
+    return concatenate(reader, parts, dim % len(parts[0].dims), reader.shapes[0])
 
 
 @rule("stack")
-def stack(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
-    """Of tensors of one kind along a new Theta(1) axis: all parts of one whole are the whole."""
+def stack_tensors(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
+    """Reads ``torch.stack`` as a concatenation along a new dimension of fixed size."""
     d = dim % len(reader.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
-    return concatenated(reader, wide, d, reader.shapes[0])
+    return concatenate(reader, wide, d, reader.shapes[0])
 
 
-def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum, to leading
-    order; constants among the parts are left out there, zeros everywhere."""
-    live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
+def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
+    """Returns the concatenation of views along dimension d.
+
+    Along an axis that grows, the parts are kept until a product sums over it. Along an axis of fixed size, it is a sum
+    to leading order; constants among the parts are left out there, and zeros everywhere.
+
+    Args:
+        reader: the reader.
+        parts: the views.
+        d: the dimension.
+        shapes: the shape of the result at every build.
+
+    Raises:
+        Unreadable: the parts repeat along the dimension, or share several of its indices.
+    """
+    live, sizes = [p for p in parts if not p.is_constant], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
     begins, at = [], reader.same_everywhere(0)
@@ -72,35 +90,39 @@ def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence
         begins.append(at)
         at = tuple(a + n for a, n in zip(at, p.sizes(d, reader.builds), strict=True))
     if not fixed:
-        parts = [p if p.node.kind != "const" or not p.node.value[0].any() else constant(reader, p) for p in parts]
-        live = [p for p in parts if p.node.kind != "const"]
-        begins = [begin for begin, p in zip(begins, parts, strict=True) if p.node.kind != "const"]
+        parts = [p if not p.is_constant or not p.values[0].any() else convert_constant(reader, p) for p in parts]
+        live = [p for p in parts if not p.is_constant]
+        begins = [begin for begin, p in zip(begins, parts, strict=True) if not p.is_constant]
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
-            raise reader.fail("a concatenation with what repeats")
-    if fixed:  # sums and products of weights act on a constant
-        parts = [acting(reader, p) if p.node.weight and p.node.kind != "param" else p for p in parts]
-        live = [p for p in parts if p.node.kind != "const"]
+            raise reader.fail(
+                "concatenates a tensor that is expanded along this dimension; torch.cat tensors with "
+                "entries of their own"
+            )
+    if fixed:  # equations have sums and products of weights only as acting on a constant
+        parts = [
+            act_on_constant(reader, p) if p.node.weight and not isinstance(p.node, Parameter) else p for p in parts
+        ]
+        live = [p for p in parts if not p.is_constant]
     n = len(parts[0].dims)
-    _, classes, terms, order, dims = labelled(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
+    _, classes, terms, order, dims = assign_labels(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)
         if fixed and labels.count(last) > 1:
-            raise reader.fail("a concatenation along several axes")
+            raise reader.fail("concatenates along several axes at once; concatenate before reshaping")
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
-        raise reader.fail("a concatenation along what is taken apart")
-    kind, indices = ("blend" if fixed else "cat"), [*(classes[x] for x in order), *along]
-    node = TracedNode(kind, indices, reader.where, tuple(sources), slot=last)
-    node.value = begins
+        raise reader.fail("concatenates along a dimension that is split later; reshape before torch.cat")
+    kind, indices = (Blend if fixed else Concatenation), [*(classes[x] for x in order), *along]
+    node = kind(indices=indices, where=reader.where, sources=tuple(sources), slot=last, begins=begins)
     view = View(node, dims).with_dim(d, (last,))
 
     def exact(*values: Tensor) -> Tensor:
         rest = iter(values)
-        laid = [p.node.value[0].double() if p.node.kind == "const" else p.laid_out(next(rest)) for p in parts]
+        laid = [p.values[0].double() if p.is_constant else p.to_torch(next(rest)) for p in parts]
         shape = [max(v.shape[j] for v in laid) for j in range(n)]
         y = torch.cat([v.expand([v.shape[j] if j == d else shape[j] for j in range(n)]) for v in laid], d)
-        return view.taken_back(y, torch.empty([i.root().sizes[0] for i in indices]))
+        return view.from_torch(y, torch.empty([i.root().sizes[0] for i in indices]))
 
     node.exact = exact
     if fixed and len(live) < len(parts):

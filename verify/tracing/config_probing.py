@@ -1,6 +1,6 @@
-"""A configuration of transformers, probed: small models of every configuration that transformers itself builds.
+"""Builds small models for any transformers configuration, by what its numbers were found to mean.
 
-No table says what its keys are called. Read next: ``sources.py`` (reads the models that are built here).
+No table of key names is used. Read next: ``sources.py`` (reads the models built here).
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from torch import nn
 from scaling_algebra.errors import UsageError, missing_package_error
 
 from .building import DEFAULTS
-from .config_kinds import DEPTH, HEAD, ConfigKinds, patterns
-from .config_skeletons import FILE, TABLE, Options, TopKSpy, inputs, run
-from .graph import Unreadable
+from .config_kinds import PROBED_DEPTH, SMALL_HEAD, ConfigKinds, list_layer_patterns
+from .config_skeletons import METADATA_KEYS, TABLE_ROWS, Options, TopKSpy, compute_logits, make_inputs
+from .nodes import Unreadable
 
-BASE = 32
-"""Width of the smallest model, to which the others are proportional."""
-LEAST = 0.5
-"""The least width in small models, in widths of the model: shorter ones may be as long as what stays."""
-GROW = ("width", "count", "expert")
-"""Kinds of sizes that grow with an axis, if nothing else is said."""
+BASE_WIDTH = 32
+"""Width of the smallest model. The other small models are proportional to it."""
+MIN_WIDTH_RATIO = 0.5
+"""Minimum ratio of a width to the model's width in small models, so that no width coincides with a fixed size."""
+GROWING_KINDS = ("width", "count", "expert")
+"""Kinds of sizes that grow with an axis unless two configurations show otherwise."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What two configurations have otherwise.
+class ConfigDifference:
+    """What differs between two configurations of one model.
 
     Attributes:
-        stays: sizes that grow in most models, and here do not. grows: the other way round.
-        constants: numbers that move no shape, in both. others: everything else.
+        stays: keys of sizes that usually grow with an axis but are equal in both.
+        grows: keys of sizes that usually stay fixed but differ.
+        constants: keys of numbers that affect no shape, with both values.
+        others: all other keys that differ, with both values.
     """
 
     stays: frozenset[str] = frozenset()
@@ -50,95 +52,114 @@ class Difference:
 
 
 class ProbedConfig(ConfigKinds):
-    """A configuration with small models of it.
+    """A configuration whose numbers are classified, and the small models that are built from it.
 
     Attributes:
-        fixed: numbers that small models need otherwise than their kind says.
-        least: layers of a small model: one, where it is built with one.
-        trouble: the error of small models, if there is one.
+        overrides: options that small models need in order to run, other than the ones of their kind.
+        min_depth: number of layers of a small model: one, or two if the model cannot be built with one.
+        error: the error of the small models, or None if they run.
     """
 
     def __init__(self, record: Mapping[str, Any], path: str, dense: bool = False) -> None:
         super().__init__(record, path, dense)
-        self.fixed: Options = {}
-        self.least = 1
-        self.trouble: Exception | None = None
+        self.overrides: Options = {}
+        self.min_depth = 1
+        self.error: Exception | None = None
         self._find_small()
 
-    def options(self, sizes: Mapping[str, int], depth: int, beside: Difference = Difference()) -> Options:
-        """The options of a model of these sizes."""
+    def choose_options(
+        self, sizes: Mapping[str, int], depth: int, beside: ConfigDifference = ConfigDifference()
+    ) -> Options:
+        """Returns the options of a small model.
+
+        Args:
+            sizes: the size of every axis but L.
+            depth: the number of layers.
+            beside: what another configuration of the model has different; by default every size of ``GROWING_KINDS``
+                grows.
+        """
         n, width = sizes["N"], self.full[self.axes["N"]]
-        shorter = min(_near(HEAD / self._head()), 1)
-        fewer = BASE / (width * shorter)
-        found = self.shortened(depth)
-        found |= {k: TABLE - 1 for k in self.free if self.full[k] >= TABLE and k not in self.long}
+        shorter = min(_round_to_power_of_two(SMALL_HEAD / self._find_largest_head()), 1)
+        fewer = BASE_WIDTH / (width * shorter)
+        found = self.with_depth(depth)
+        found |= {k: TABLE_ROWS - 1 for k in self.free if self.full[k] >= TABLE_ROWS and k not in self.long}
         found = {k: v for k, v in found.items() if k not in self.idle}
         for k, kind in self.kinds.items():
-            v, at = self.full[k], BASE if k in beside.stays else n
+            v, at = self.full[k], BASE_WIDTH if k in beside.stays else n
             if kind == "table":
-                found[k] = min(v, TABLE)
+                found[k] = min(v, TABLE_ROWS)
             elif kind == "dimension":
-                short = round(v * shorter) if k in self.bound else min(v, HEAD)  # parts of heads are alike
-                found[k] = max(1, short) * (n // BASE if k in beside.grows else 1)
+                short = (
+                    round(v * shorter) if k in self.bound else min(v, SMALL_HEAD)
+                )  # all parts of a head shrink by one factor
+                found[k] = max(1, short) * (n // BASE_WIDTH if k in beside.grows else 1)
             elif kind == "count" and (v > 1 or k in beside.grows):
-                found[k] = max(1, round(max(_near(v * fewer), 1) * at / BASE))
+                found[k] = max(1, round(max(_round_to_power_of_two(v * fewer), 1) * at / BASE_WIDTH))
             elif kind == "width":
-                found[k] = HEAD if k in beside.stays else int(max(_near(v / width), LEAST) * n)
+                found[k] = (
+                    SMALL_HEAD
+                    if k in beside.stays
+                    else int(max(_round_to_power_of_two(v / width), MIN_WIDTH_RATIO) * n)
+                )
             elif kind == "expert":
-                ratio = max(_near(v / self.full[self.axes["N_e"]]), LEAST)
-                found[k] = HEAD if k in beside.stays else int(ratio * sizes["N_e"])
-        found |= {k: self.full[k] * n // BASE for k in beside.grows if k not in self.kinds}
+                ratio = max(_round_to_power_of_two(v / self.full[self.axes["N_e"]]), MIN_WIDTH_RATIO)
+                found[k] = SMALL_HEAD if k in beside.stays else int(ratio * sizes["N_e"])
+        found |= {k: self.full[k] * n // BASE_WIDTH for k in beside.grows if k not in self.kinds}
         found |= dict.fromkeys(self.gates, 1) if "M" in self.axes else {}
-        found |= self.fixed
+        found |= self.overrides
         return found | {key: sizes[axis] for axis, key in self.axes.items() if axis != "L" and axis in sizes}
 
-    def _head(self) -> int:
-        """The dimension of the largest heads."""
+    def _find_largest_head(self) -> int:
+        """Returns the largest head dimension in the full configuration."""
         by_kind = {kind: [self.full[k] for k, x in self.kinds.items() if x == kind] for kind in ("dimension", "count")}
         counts, width = by_kind["count"], self.full[self.axes["N"]]
-        return max([*by_kind["dimension"], *([max(width // max(counts), 1)] if counts else [])], default=HEAD)
+        return max([*by_kind["dimension"], *([max(width // max(counts), 1)] if counts else [])], default=SMALL_HEAD)
 
-    def builder(
+    def make_builder(
         self,
         deep: bool,
-        beside: Difference = Difference(),
+        beside: ConfigDifference = ConfigDifference(),
         constants: Mapping[str, tuple[str, Fraction]] | None = None,
         instead: Mapping[str, Any] | None = None,
     ) -> Callable[[Mapping[str, int]], tuple[nn.Module, Options]]:
-        """The function that builds small models, and their input.
+        """Returns a function from sizes to (small model, its input).
 
         Args:
-            deep: the number of layers is an axis; else there is one layer. beside: what another configuration has
-                otherwise. constants: the power of a size that each of them goes as. instead: options that
-                replace those of small models.
+            deep: whether L is an axis; otherwise the models have ``min_depth`` layers.
+            beside: what another configuration of the model has different.
+            constants: maps keys to (axis, power): in the models, the constant is proportional to this power of the
+                size.
+            instead: options that replace those of the small models.
 
         Raises:
-            Unreadable: transformers builds or runs no small one.
+            Unreadable: transformers cannot build or run a small model.
         """
-        if self.trouble is not None:
-            line = " ".join(str(self.trouble).split())[:200]
-            raise Unreadable(f"{self.path}: transformers runs no small {self.family}: {line}")
+        if self.error is not None:
+            line = " ".join(str(self.error).split())[:200]
+            raise Unreadable(f"{self.path}: a small {self.family} does not run in transformers: {line}")
 
         def build(sizes: Mapping[str, int]) -> tuple[nn.Module, Options]:
             mine = {axis: sizes[axis] for axis in self.axes if axis != "L"}
-            depth = sizes["L"] if deep and "L" in self.axes else self.least
-            options = self.options(mine, depth, beside)
+            depth = sizes["L"] if deep and "L" in self.axes else self.min_depth
+            options = self.choose_options(mine, depth, beside)
             for name, (axis, power) in (constants or {}).items():
                 grown = (sizes[axis] if axis in mine or deep else DEFAULTS[axis]) / DEFAULTS[axis]
-                _put(options, name, beside.constants[name][0] * grown ** float(power))
-            return self.model(options | dict(instead or {})), inputs()
+                _set_by_path(options, name, beside.constants[name][0] * grown ** float(power))
+            return self.build_model(options | dict(instead or {})), make_inputs()
 
         return build
 
-    def compare(self, other: Mapping[str, Any]) -> Difference:
-        """What another configuration of the family has otherwise."""
-        given = {k: v for k, v in other.items() if k not in FILE}
-        its = {k: v for k, v in self.config(given).to_dict().items() if k not in {*FILE, *self.follows}} | self.added
-        flat = [dict(_flat({k: v for k, v in x.items() if k not in self.pattern})) for x in (self.full, its)]
+    def compare(self, other: Mapping[str, Any]) -> ConfigDifference:
+        """Compares with the record of another configuration of the family and returns what differs."""
+        given = {k: v for k, v in other.items() if k not in METADATA_KEYS}
+        its = {
+            k: v for k, v in self.build_config(given).to_dict().items() if k not in {*METADATA_KEYS, *self.derived}
+        } | self.added
+        flat = [dict(_flatten({k: v for k, v in x.items() if k not in self.pattern})) for x in (self.full, its)]
         sizes = {*self.axes.values(), *self.long, *self.kinds, *self.bound}
         grown = {axis for axis, k in self.axes.items() if self.full[k] != its.get(k)}
-        follows = {k: "N_e" if kind == "expert" else "N" for k, kind in self.kinds.items() if kind in GROW}
-        changed = {k for k in self._numbers() if self.full[k] != its.get(k)}
+        follows = {k: "N_e" if kind == "expert" else "N" for k, kind in self.kinds.items() if kind in GROWING_KINDS}
+        changed = {k for k in self._list_number_keys() if self.full[k] != its.get(k)}
         stays = {k for k, axis in follows.items() if axis in grown and k not in changed}
         grows = {
             k
@@ -153,30 +174,36 @@ class ProbedConfig(ConfigKinds):
             if a != b and not several and k not in sizes | grows:
                 found[k] = a, b
         numbers: dict[str, tuple[Any, Any]] = {
-            k: (a, b) for k, (a, b) in found.items() if _number(a) and _number(b) and a * b > 0
+            k: (a, b) for k, (a, b) in found.items() if _is_number(a) and _is_number(b) and a * b > 0
         }
         others = {k: x for k, x in found.items() if k not in numbers}
-        return Difference(frozenset(stays), frozenset(grows), numbers, others)
+        return ConfigDifference(frozenset(stays), frozenset(grows), numbers, others)
 
-    def acts(self, name: str, values: tuple[Any, Any]) -> bool:
-        """Return whether an entry changes what a small model computes."""
-        at = {axis: n for axis, n in {"N": BASE, "N_e": 24, "M": 4, "K": 2}.items() if axis in self.axes}
+    def changes_output(self, name: str, values: tuple[Any, Any]) -> bool:
+        """Returns whether a small model computes something else with the second value of an entry than with the first.
+
+        Args:
+            name: path of the entry, with dots between nested keys.
+            values: the two values.
+        """
+        at = {axis: n for axis, n in {"N": BASE_WIDTH, "N_e": 24, "M": 4, "K": 2}.items() if axis in self.axes}
         models = []
         try:
             for x in values:
-                options = self.options(at, self.least)
-                _put(options, name, x)
-                models.append(self.model(options).double())
+                options = self.choose_options(at, self.min_depth)
+                _set_by_path(options, name, x)
+                models.append(self.build_model(options).double())
             models[1].load_state_dict(models[0].state_dict())
-            one, other = (run(x) for x in models)
-        except Exception:  # of transformers: another model
+            one, other = (compute_logits(x) for x in models)
+        except Exception:  # raised by transformers: the value selects another model
             return True
         return one.shape != other.shape or float((one - other).abs().max()) > 1e-9 * float(one.abs().max())
 
-    def heads_grow(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
-        """The dimension of heads in another configuration and in this one, where it grows, and their number, too."""
+    def find_head_growth(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Returns the head dimensions in another configuration and in this one if both they and the numbers of heads
+        differ, otherwise None."""
         counts = [k for k, kind in self.kinds.items() if kind == "count"]
-        its = self.full | self.config({k: v for k, v in other.items() if k not in FILE}).to_dict()
+        its = self.full | self.build_config({k: v for k, v in other.items() if k not in METADATA_KEYS}).to_dict()
         most = max(counts, key=lambda k: self.full[k], default="")
         if not most or self.full[most] == its[most]:
             return None
@@ -186,110 +213,130 @@ class ProbedConfig(ConfigKinds):
         one, two = ((x[longest] if longest else x[width] // x[most]) for x in (its, self.full))
         return None if one == two else (one, two)
 
-    def longer_heads(self) -> Options:
-        """A configuration of twice the width, with as many heads."""
+    def make_longer_heads(self) -> Options:
+        """Returns the record of a configuration that is twice as wide and has the same number of heads."""
         grow = {self.axes["N"], *(k for k, kind in self.kinds.items() if kind in ("width", "dimension"))}
         return {"model_type": self.family} | {k: 2 * v if k in grow else v for k, v in self.full.items()}
 
     def sizes(self, record: Mapping[str, Any] | None = None) -> dict[str, int]:
-        """The sizes of a configuration of the family, by axis."""
-        given = {k: v for k, v in (record or {}).items() if k not in FILE}
-        full = self.full if record is None else self.full | self.config(given).to_dict()
+        """Returns the size of every axis in a record of the family; without a record, in this configuration."""
+        given = {k: v for k, v in (record or {}).items() if k not in METADATA_KEYS}
+        full = self.full if record is None else self.full | self.build_config(given).to_dict()
         return {axis: full[key] for axis in ("N", "N_e", "M", "K", "L") if (key := self.axes.get(axis))}
 
     def _find_small(self) -> None:
-        """Finds what else small models need, and which number is that of the chosen experts."""
-        at = {"N": BASE, "N_e": 24, "M": 4}
-        self._bind(at)
-        self.trouble = self._trouble(at)
-        numbers = [*self.unset, *self.free, *self.kinds, *self.bound, *self._numbers()]
+        """Finds the options that small models need in order to run, and the key of the number of active experts K.
+
+        K is the option whose increase from 1 to 2 makes a top-K call select 2 of M experts.
+        """
+        at = {"N": BASE_WIDTH, "N_e": 24, "M": 4}
+        self._choose_bound_kinds(at)
+        self.error = self._find_error(at)
+        numbers = [*self.unset, *self.free, *self.kinds, *self.bound, *self._list_number_keys()]
         numbers = [k for k in dict.fromkeys(numbers) if k not in (*self.axes.values(), *self.long)]
-        lists = [(k, x) for k, v in self.full.items() if isinstance(v, list) for x in patterns(v, self.depth)]
+        lists = [
+            (k, x) for k, v in self.full.items() if isinstance(v, list) for x in list_layer_patterns(v, self.depth)
+        ]
         fixes: list[tuple[dict[str, Any], str, Any]] = [(self.pattern, k, x) for k, x in lists]
-        fixes += [(self.fixed, k, x) for k in numbers for x in (1, 0, 2, None)]
-        for among, key, value in fixes if self.trouble is not None else ():
+        fixes += [(self.overrides, k, x) for k in numbers for x in (1, 0, 2, None)]
+        for among, key, value in fixes if self.error is not None else ():
             kept = dict(among)
             among[key] = value
-            if self._trouble(at) is None:
-                self.trouble = None
+            if self._find_error(at) is None:
+                self.error = None
                 break
             among.clear()
             among |= kept
-        if "M" in self.axes and self.trouble is None:
-            for key in (*self.gates, *(k for k in self.unset if k in self.fixed)):
-                one, two = (Counter(self._chosen(self.options(at, self.least) | {key: k})) for k in (1, 2))
+        if "M" in self.axes and self.error is None:
+            for key in (*self.gates, *(k for k in self.unset if k in self.overrides)):
+                one, two = (
+                    Counter(self._record_topk(self.choose_options(at, self.min_depth) | {key: k})) for k in (1, 2)
+                )
                 if any(k == 2 and n >= at["M"] for k, n in two - one):
                     self.axes["K"] = key
                     break
 
-    def _bind(self, sizes: Mapping[str, int]) -> None:
-        """Finds how numbers go that change together alone: such that models of two widths are built."""
+    def _choose_bound_kinds(self, sizes: Mapping[str, int]) -> None:
+        """Assigns kinds to numbers that can only be changed together: the first assignment with which models of two
+        widths can be built."""
         bound = [k for k in self.bound if k not in (*self.axes.values(), *self.free, *self.kinds)]
         kept = dict(self.kinds)
         for kinds in product(("count", "dimension", ""), repeat=len(bound)) if bound else ():
             self.kinds = kept | {k: kind for k, kind in zip(bound, kinds, strict=True) if kind}
-            if all(self.tried(self.options({**sizes, "N": k * sizes["N"]}, 1)) is not None for k in (1, 2)):
+            if all(
+                self.try_skeleton(self.choose_options({**sizes, "N": k * sizes["N"]}, 1)) is not None for k in (1, 2)
+            ):
                 return
         self.kinds = kept
 
-    def _trouble(self, sizes: Mapping[str, int]) -> Exception | None:
-        """The error of small models, if there is one."""
+    def _find_error(self, sizes: Mapping[str, int]) -> Exception | None:
+        """Builds and runs small models of two widths, with one layer or else two, and returns the error, or None if
+        they run."""
         found: Exception | None = None
-        for self.least in (1, DEPTH):
+        for self.min_depth in (1, PROBED_DEPTH):
             try:
                 for k in (1, 2):
-                    run(self.model(self.options({**sizes, "N": k * sizes["N"]}, self.least)))
+                    compute_logits(
+                        self.build_model(self.choose_options({**sizes, "N": k * sizes["N"]}, self.min_depth))
+                    )
                 return None
             except Exception as error:  # of transformers
                 found = error
         return found
 
-    def _chosen(self, options: Options) -> list[tuple[int, int]]:
-        """How many every top-K chooses, and of how many."""
+    def _record_topk(self, options: Options) -> list[tuple[int, int]]:
+        """Runs a small model and returns (k, number of candidates) for each top-K call; empty if it fails."""
         spy = TopKSpy()
         try:
-            model = self.model(options)
+            model = self.build_model(options)
             with spy:
-                run(model)
+                compute_logits(model)
         except Exception:  # of transformers
             return []
         return spy.found
 
 
-def _number(x: Any) -> bool:
+def _is_number(x: Any) -> bool:
+    """Returns whether a value is a number and not a boolean."""
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
-def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of options and of dicts in them, by path."""
+def _flatten(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of nested options as (path, value), with dots between nested keys."""
     for key, value in options.items():
         if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-            yield from _flat(value, f"{path}{key}.")
+            yield from _flatten(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
 
 
-def _put(options: Options, path: str, value: Any) -> None:
-    """Sets an entry by its path."""
+def _set_by_path(options: Options, path: str, value: Any) -> None:
+    """Sets the entry at a path of nested options, in copies of the inner dicts. An integer entry stays an integer."""
     first, dot, rest = path.partition(".")
     if dot:
         options[first] = dict(options[first])
-        _put(options[first], rest, value)
+        _set_by_path(options[first], rest, value)
     else:
         whole = isinstance(options.get(first), int) and isinstance(value, float)
         options[first] = round(value) if whole else value
 
 
-def _near(ratio: float) -> float:
-    """The nearest power of two."""
+def _round_to_power_of_two(ratio: float) -> float:
+    """Returns the power of two that is nearest to a ratio, on a logarithmic scale."""
     return float(2 ** round(math.log2(ratio)))
 
 
-def probe(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedConfig:
-    """What the numbers of a configuration are; asked once.
+def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedConfig:
+    """Infers what the numbers of a configuration mean. The result is cached.
+
+    Args:
+        record: the configuration, as read from JSON.
+        path: its path, quoted in error messages.
+        dense: whether to read its layers without experts.
 
     Raises:
-        UsageError: transformers is not there, or knows no such family. Unreadable: it does not build it.
+        UsageError: transformers is not installed, or does not know the family.
+        Unreadable: transformers cannot build the model.
     """
     try:
         from transformers import CONFIG_MAPPING
@@ -297,16 +344,20 @@ def probe(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedCo
         raise missing_package_error("--model hf:", "transformers", "models") from None
     family = record["model_type"]
     if family not in CONFIG_MAPPING:
-        raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build")
-    return _probe(json.dumps(record, sort_keys=True, default=str), path, dense)
+        raise UsageError(
+            f"transformers has no model_type {family} (of {path}); install a version that has it, or give FILE.py:build"
+        )
+    return _probe_record(json.dumps(record, sort_keys=True, default=str), path, dense)
 
 
 @lru_cache(maxsize=16)
-def _probe(record: str, path: str, dense: bool) -> ProbedConfig:
+def _probe_record(record: str, path: str, dense: bool) -> ProbedConfig:
+    """Probes a configuration given as JSON text, without warnings of transformers and without changing the random
+    state."""
     from transformers import logging
 
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # of what is tried much does not fit
+    logging.set_verbosity_error()  # most of the options that are tried do not fit together
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
             return ProbedConfig(json.loads(record), path, dense)

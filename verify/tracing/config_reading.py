@@ -1,7 +1,8 @@
-"""Readings of configurations of transformers: of one, and of one beside another of the same model at other sizes.
+"""Reads transformers configurations: a single one, or one together with the same model at another size.
 
-Of a configuration the family and its options stay; sizes become small and follow N, N_e, M, K and L. No weights are
-read and no hub is asked. Read next: ``config_probing.py`` (small models), ``readings.py`` (how one is read).
+The family and the options of the configuration are kept. Its sizes are replaced by small ones that follow N, N_e, M, K
+and L. No weights are loaded and the hub is not contacted. Read next: ``config_probing.py`` (builds the small models),
+``readings.py`` (reads a model).
 """
 
 from __future__ import annotations
@@ -20,75 +21,104 @@ from scaling_algebra.recipes.files import read_config
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.powers import Power
 
-from .building import called
-from .config_probing import Difference, ProbedConfig, probe
-from .config_skeletons import general
-from .gradients import listed, roles_of
-from .models import Traced
-from .readings import read
+from .building import call_build
+from .config_probing import ConfigDifference, ProbedConfig, probe_config
+from .config_skeletons import mask_numbers
+from .gradients import join_names, roles_of
+from .models import TracedModel
+from .readings import read_module
 
-LONGER = (
-    "heads grow in number and from dimension {} to {}, and were read with one that stays: the scores need the factor "
-    "of a dimension that grows, too (plan has it)"
+HEADS_GROW = (
+    "both the number of heads and their dimension grow (from {} to {}), but heads of a fixed dimension were read; "
+    "the attention scores also need a factor for the dimension, which plan in Python gives"
 )
 DENOMINATOR = 4
-"""The largest of a power that is read off two numbers, as off several builds."""
+"""Largest denominator of a power that is fitted to a pair of numbers from two configurations."""
 DIFFERS = "{} is {} and {} in the two configurations"
-FACTOR = f"{DIFFERS}: it is read as a constant that goes as {{}}"
-NO_FACTOR = f"{DIFFERS}: it is no factor, and no number depends on it"
-ODD = f"{DIFFERS}: it changes the output, and not by a factor that can be read; these numbers do not allow for it"
-OTHER_CODE = f"{DIFFERS}: the first of these models is read, and these numbers do not allow for what the other does"
+FACTOR = f"{DIFFERS}: it is read as a constant proportional to {{}}"
+NO_FACTOR = f"{DIFFERS}: it does not act as a factor, and no exponent depends on it"
+NOT_ALLOWED_FOR = (
+    f"{DIFFERS}: it changes the output, but not by a factor that can be read; these numbers ignore the difference. "
+    "Make both configurations agree here if they can"
+)
+OTHER_CODE = (
+    f"{DIFFERS}: these numbers hold for the first of these two models only; make both configurations agree "
+    "here if they can"
+)
 
 
-def config_of(text: str, beside: Path | None = None) -> tuple[ProbedConfig, dict[str, Any] | None]:
-    """The configuration that a model's name means, probed, and that of the same model at another size.
+def probe_config_files(text: str, beside: Path | None = None) -> tuple[ProbedConfig, dict[str, Any] | None]:
+    """Reads a configuration file, infers what its numbers mean, and reads a second file of the same model if given.
+
+    Args:
+        text: path of the configuration, with or without ``hf:``.
+        beside: path of the configuration of the same model at another size.
+
+    Returns:
+        The probed configuration, and the record of the second file or None.
 
     Raises:
-        UsageError: no such file, no family that transformers knows, or two families.
+        UsageError: a file is missing, transformers does not know the family, or the two files are of different
+        families.
     """
     path = Path(text.removeprefix(HUGGING_FACE))
     record, other = read_config(path), None if beside is None else read_config(beside)
     if other is not None and other["model_type"] != record["model_type"]:
-        raise UsageError(f"{path} is a {record['model_type']} and {beside} a {other['model_type']}; give one family")
-    return probe(record, str(path)), other
+        raise UsageError(
+            f"{path} is a {record['model_type']} and {beside} a {other['model_type']}; give two of the same model_type"
+        )
+    return probe_config(record, str(path)), other
 
 
-def config_sizes(path: Path, beside: Path) -> dict[str, int]:
-    """The sizes by axis in a configuration (``beside``) of the family of another one."""
-    config, other = config_of(str(path), beside)
+def read_config_sizes(path: Path, beside: Path) -> dict[str, int]:
+    """Returns the sizes (N, N_e, M, K, L) in the configuration file ``beside``, with the keys inferred from the one at
+    ``path``."""
+    config, other = probe_config_files(str(path), beside)
     return config.sizes(other)
 
 
-def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[Traced, list[str]]:
-    """Read the configuration that a model's name means, as ``read_configured``, with a note on its kinds of layers.
+def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[TracedModel, list[str]]:
+    """Reads the model of a configuration file; see ``read_probed_config``. A note says which kind of layer was read.
 
     Args:
         text: ``hf:config.json``.
         beside: the configuration of the same model at another size.
         deep: whether the number of layers is an axis.
+
+    Returns:
+        The reading, and one line for every difference between the two configurations that it does not allow for.
     """
-    config, other = config_of(text, beside)
-    model, odd = read_configured(config, other, deep)
-    dims = None if other is None else config.heads_grow(other)
-    notes = [kinds_of_layers(config, model, deep), *([LONGER.format(*sorted(dims))] if dims else [])]
+    config, other = probe_config_files(text, beside)
+    model, odd = read_probed_config(config, other, deep)
+    dims = None if other is None else config.find_head_growth(other)
+    notes = [describe_layer_kinds(config, model, deep), *([HEADS_GROW.format(*sorted(dims))] if dims else [])]
     return replace(model, notes=[*model.notes, *(("", note) for note in notes)]), odd
 
 
-def read_configured(
+def read_probed_config(
     config: ProbedConfig, other: Mapping[str, Any] | None, deep: bool, strict: bool = False
-) -> tuple[Traced, list[str]]:
-    """Read a configuration beside another one of the same model; return a line for what differs and is not read, too.
+) -> tuple[TracedModel, list[str]]:
+    """Reads the model of a configuration, taking account of a second configuration of the same model at another size.
 
-    Law: a constant that differs goes as a power of a size that changes between both while the model is read.
+    A constant that differs between the two (say a multiplier) is read as a power of one size that differs, too.
+
+    Args:
+        config: the configuration.
+        other: the record of the same model at another size, or None.
+        deep: whether the number of layers is an axis.
+        strict: whether it is an error if the equations cannot be read.
+
+    Returns:
+        The reading, and one line for every difference that it does not allow for.
     """
-    beside = Difference() if other is None else config.compare(other)
-    acting = {name: values for name, values in beside.constants.items() if config.acts(name, values)}
+    beside = ConfigDifference() if other is None else config.compare(other)
+    acting = {name: values for name, values in beside.constants.items() if config.changes_output(name, values)}
     sizes = config.sizes(), config.sizes(other) if other is not None else {}
-    powers = {name: _as_power(math.log(b / a), *sizes) for name, (a, b) in acting.items()}
+    powers = {name: _fit_power(math.log(b / a), *sizes) for name, (a, b) in acting.items()}
     known = {name: power for name, power in powers.items() if power is not None}
 
-    def reading(constants: Mapping[str, tuple[str, Fraction]]) -> Traced:
-        return read(config.builder(deep, beside, constants), strict=strict and not constants)
+    def reading(constants: Mapping[str, tuple[str, Fraction]]) -> TracedModel:
+        return read_module(config.make_builder(deep, beside, constants), strict=strict and not constants)
 
     model = reading(known)
     if model.network.unread and known:
@@ -97,24 +127,32 @@ def read_configured(
     said = {name: Power.of({axis: p}) for name, (axis, p) in known.items()}
     notes = [("", FACTOR.format(name, *map(quote_value, acting[name]), power)) for name, power in said.items()]
     axis = next((x for x, n in sizes[0].items() if sizes[1].get(x, n) != n), "N")
-    for name in [name for name in acting if name not in known]:  # where it may be any power, it is no factor
+    for name in [name for name in acting if name not in known]:  # not a factor if any power gives the same equations
         trial = reading({**known, name: (axis, Fraction(1))})
-        if not trial.network.unread and _factors(trial) == _factors(model):
+        if not trial.network.unread and _get_own_factors(trial) == _get_own_factors(model):
             notes.append(("", NO_FACTOR.format(name, *map(quote_value, acting.pop(name)))))
     model = replace(model, notes=[*model.notes, *notes])
-    odd = [ODD.format(name, *map(quote_value, values)) for name, values in acting.items() if name not in known]
-    others = {name: values for name, values in beside.others.items() if config.acts(name, values)}
+    odd = [
+        NOT_ALLOWED_FOR.format(name, *map(quote_value, values)) for name, values in acting.items() if name not in known
+    ]
+    others = {name: values for name, values in beside.others.items() if config.changes_output(name, values)}
     odd += [OTHER_CODE.format(name, *map(quote_value, values)) for name, values in others.items()]
-    return model if deep else layered(model), odd
+    return model if deep else merge_layer_names(model), odd
 
 
-def _factors(reading: Traced) -> tuple[Any, Any]:
-    """Return what a module multiplies by, at multipliers and beside tensors."""
+def _get_own_factors(reading: TracedModel) -> tuple[Any, Any]:
+    """Returns the factors that the module itself applies: those at multipliers, and those next to single parameters."""
     return reading.factors, reading.network.multiplied
 
 
-def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]) -> tuple[str, Fraction] | None:
-    """Return the simplest power of one size that has this logarithm of a ratio between two configurations."""
+def _fit_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]) -> tuple[str, Fraction] | None:
+    """Returns the axis and the power p for which exp(ratio) = (size / size)^p, or None if no axis has one.
+
+    Args:
+        ratio: the logarithm of the ratio of a constant between two configurations.
+        sizes: the sizes of the first configuration.
+        others: the sizes of the second one.
+    """
     grown = {axis: math.log(others[axis] / n) for axis, n in sizes.items() if others.get(axis, n) != n}
     found = {axis: Fraction(ratio / x).limit_denominator(DENOMINATOR) for axis, x in grown.items()}
     exact = [axis for axis, p in found.items() if math.isclose(p * grown[axis], ratio, rel_tol=1e-6)]
@@ -122,14 +160,14 @@ def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int])
     return (axis, found[axis]) if axis else None
 
 
-def layered(reading: Traced) -> Traced:
-    """Return a reading of one layer as that of every layer: its number becomes ``*``, and so do other numbers, where
-    names stay apart without them."""
-    names = [dict(zip(reading.roles, (general(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
+def merge_layer_names(reading: TracedModel) -> TracedModel:
+    """Renames the parameters of a reading with one layer so that they stand for every layer: ``layers.0.up`` becomes
+    ``layers.*.up``. Other numbers are masked, too, if the names remain distinct."""
+    names = [dict(zip(reading.roles, (mask_numbers(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
     apart = next((x for x in names if len({*x.values()}) == len(x)), {})
 
     def rename(name: str) -> str:
-        return apart.get(name, general(name) if name not in names[0] else name)
+        return apart.get(name, mask_numbers(name) if name not in names[0] else name)
 
     text = re.sub(r'"([^"\n]*)"', lambda found: f'"{rename(found[1])}"', reading.text)
     network = from_toml(text, reading.network.name)
@@ -139,31 +177,35 @@ def layered(reading: Traced) -> Traced:
     return replace(reading, text=text, network=network, spans=spans)
 
 
-def kinds_of_layers(config: ProbedConfig, model: Traced, deep: bool) -> str:
-    """The line that says which layers of a configuration were read, and what others have besides."""
-    said = "read with layers of one kind" if deep else "read with one layer, which stands for all"
-    one = config.shortened(1)
+def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -> str:
+    """Returns the note on layers of a configuration: which kind was read, and which parameters other kinds have in
+    addition."""
+    said = "all layers were read as one kind" if deep else "one layer was read; it stands for all layers"
+    one = config.with_depth(1)
     for key, kinds in config.full.items():
         if isinstance(kinds, list) and len(kinds) == config.depth and len({*map(str, kinds)}) > 1:
             others = ", ".join(dict.fromkeys(str(x) for x in kinds if [x] != one[key]))
-            said += f"; {key} is {one[key][0]} in it, never {others}"
-    if first := _said(config):
+            said += f"; its {key} is {one[key][0]}, and {others} was not read"
+    if first := _describe_dense_layers(config):
         said += f"; layers without experts ({first})"
         try:
-            dense = called(probe(config.record, config.path, dense=True).builder(False), dict(model.base))[0]
-        except UsageError:  # transformers builds none
-            return f"{said} are not in it"
+            dense = call_build(
+                probe_config(config.record, config.path, dense=True).make_builder(False), dict(model.base)
+            )[0]
+        except UsageError:  # transformers cannot build them
+            return f"{said} were not read"
         roles = roles_of([name for name, _ in dense.named_parameters()], model.network.tensors)
         names = [name for name, found in roles.items() if not found]
-        said += f" have {listed(names)} besides: plan in Python has their numbers" if names else " are alike"
+        more = f"also have {join_names(names)}, whose numbers plan in Python gives"
+        said += f" {more}" if names else " have the same parameters"
     return said
 
 
-def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
-    """What of a configuration is not in small models of it at these sizes, a line each."""
-    config = probe(record, "the configuration")
-    if said := _said(config):
-        yield f"layers without experts ({said}) are not in the models that are trained"
+def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yields a line for each part of a configuration that small models of it at these sizes do not contain."""
+    config = probe_config(record, "the configuration")
+    if said := _describe_dense_layers(config):
+        yield f"layers without experts ({said}) are not part of the small models that were trained"
     its = config.sizes()
     if its.get("K", 0) < its.get("M", 0) and sizes.get("M", 0) == sizes.get("K", 0) > 0:
         yield (
@@ -172,6 +214,7 @@ def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator
         )
 
 
-def _said(config: ProbedConfig) -> str:
-    """What a configuration says of layers without experts, where it has some."""
+def _describe_dense_layers(config: ProbedConfig) -> str:
+    """Returns the entries of a configuration that make some layers dense (without experts), or "" if all layers are
+    alike."""
     return ", ".join(f"{k} = {quote_value(config.full[k])}" for k in config.pattern) if config.mixed else ""

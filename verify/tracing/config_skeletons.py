@@ -1,6 +1,6 @@
-"""Models of a family of transformers that are built of options: without values, as shapes, or small ones that run.
+"""Builds models from a transformers configuration: without values (shapes only), or as small models that can run.
 
-Read next: ``config_kinds.py`` (what the shapes say of a configuration).
+Read next: ``config_kinds.py`` (infers from the shapes what each number of a configuration means).
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .graph import Unreadable
+from .nodes import Unreadable
 
-TABLE = 64
-"""Rows of tables (vocabulary, positions) in small models, and the largest number that moves no shape."""
-FILE = {"architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map",
+TABLE_ROWS = 64
+"""Rows of every table (vocabulary, positions) in a small model; larger numbers that change no shape are cut to this,
+too."""
+METADATA_KEYS = {"architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map",
         "_name_or_path", "model_type"}  # fmt: skip
-"""Entries of a configuration that do not concern the code of the model."""
-KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm", "use_cache": False}
+"""Keys of a configuration that do not affect the code of the model."""
+REFERENCE_KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm", "use_cache": False}
+"""Options that select the plain PyTorch implementation of attention and experts, without a key-value cache."""
 Options = dict[str, Any]
 Dim = tuple[str, int]
-"""A dimension: the name of a parameter, and a place in ``Skeleton.dims``."""
+"""A dimension of a parameter: its name in ``Skeleton.dims``, and the position in the tuple found there."""
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A model without values.
+    """The shapes of a model's parameters, and the numbers stored in its modules.
 
     Attributes:
-        dims: of every parameter, numbers in its name left open, how many there are of it, and its shape.
-        layers: names and shapes of every layer's parameters.
-        tables: parameters that are tables of embeddings.
-        numbers: attributes of modules that are numbers, and the sizes of buffers, by path.
+        dims: maps each parameter name, with layer and expert numbers masked (``layers.*.up``), to a tuple: the number
+            of parameters of that name, then their shape.
+        layers: for every layer, the set of (parameter name, shape).
+        tables: names of the parameters that are weights of an embedding.
+        numbers: maps ``module.attribute`` to the number stored there, and ``module.buffer.dimension`` to that size.
     """
 
     dims: Mapping[str, tuple[int, ...]]
@@ -45,8 +48,11 @@ class Skeleton:
     tables: frozenset[str]
     numbers: Mapping[str, float]
 
-    def moved(self, other: Skeleton) -> dict[Dim, float]:
-        """The factor by which every dimension is another one in another model."""
+    def compare_shapes(self, other: Skeleton) -> dict[Dim, float]:
+        """Returns the dimensions that differ in another model, with the ratio other / self of each.
+
+        A parameter that only one of the models has, or whose number of dimensions differs, has the ratio infinity.
+        """
         found: dict[Dim, float] = {}
         for name in self.dims.keys() | other.dims.keys():
             mine, its = self.dims.get(name, (0,)), other.dims.get(name, (0,))
@@ -54,95 +60,116 @@ class Skeleton:
             found |= {(name, k): b / a if a else math.inf for k, (a, b) in enumerate(pairs) if a != b}
         return found
 
-    def stacks(self) -> set[Dim]:
-        """The dimensions that count matrices in a stack, or modules in a list within a layer."""
+    def find_stacks(self) -> set[Dim]:
+        """Returns the dimensions that count matrices: the first one of a stack (experts, rows, columns), or the number
+        of modules in a list inside each layer."""
         lists = {(name, 0) for name, (n, *_) in self.dims.items() if name.count("*") > 1 and n > len(self.layers)}
         return lists | {(name, 1) for name, (_, *s) in self.dims.items() if len(s) > 2 and min(s[-2:]) > 1 < s[0]}
 
 
-def skeleton_of(model: nn.Module) -> Skeleton:
-    """Return the shapes of a model's parameters, and the numbers in its modules."""
+def read_skeleton(model: nn.Module) -> Skeleton:
+    """Returns the shapes of a model's parameters and the numbers in its modules."""
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     embedded = {id(x.weight) for x in model.modules() if isinstance(x, nn.Embedding)}
-    counts = Counter(general(name) for name in shapes)
+    counts = Counter(mask_numbers(name) for name in shapes)
     numbered: dict[str, dict[int, set[tuple[str, tuple[int, ...]]]]] = {}
     for name, shape in shapes.items():
         if found := re.match(r"(.*?)\.(\d+)\.(.*)", name):
             head, number, rest = found.groups()
-            numbered.setdefault(head, {}).setdefault(int(number), set()).add((general(rest), shape))
+            numbered.setdefault(head, {}).setdefault(int(number), set()).add((mask_numbers(rest), shape))
     layers = max(numbered.values(), key=lambda x: sum(map(len, x.values())), default={})
     numbers: dict[str, float] = {}
-    tables = {general(name) for name, p in model.named_parameters() if id(p) in embedded}
+    tables = {mask_numbers(name) for name, p in model.named_parameters() if id(p) in embedded}
     for path, module in model.named_modules():
         numbers |= {
             f"{path}.{k}": x for k, x in vars(module).items() if isinstance(x, int | float) and not isinstance(x, bool)
         }
         numbers |= {f"{path}.{k}.{d}": n for k, b in module.named_buffers(recurse=False) for d, n in enumerate(b.shape)}
-    dims = {general(name): (counts[general(name)], *shape) for name, shape in shapes.items()}
+    dims = {mask_numbers(name): (counts[mask_numbers(name)], *shape) for name, shape in shapes.items()}
     return Skeleton(dims, tuple(frozenset(layers[k]) for k in sorted(layers)), frozenset(tables), numbers)
 
 
-def general(name: str, most: int = 0) -> str:
-    """Return a name with its numbers, those of layers and experts, replaced by ``*``.
+def mask_numbers(name: str, most: int = 0) -> str:
+    """Replaces the numbers of layers and experts in a parameter name by ``*``.
 
     Args:
-        name: of a parameter.
-        most: how many of them are replaced, the first ones; 0 for all.
+        name: the name of a parameter.
+        most: how many numbers to replace, from the left; 0 replaces all.
+
+    Examples:
+        >>> mask_numbers("layers.3.experts.7.up"), mask_numbers("layers.3.experts.7.up", 1)
+        ('layers.*.experts.*.up', 'layers.*.experts.7.up')
     """
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name, count=most)
 
 
 @dataclass
 class ConfigFamily:
-    """A family of transformers, such as ``llama``.
+    """Builds the models of one transformers family, such as ``llama``.
 
     Attributes:
         family: the ``model_type`` of its configurations.
-        path: of the configuration, for errors.
+        path: the path of the configuration, quoted in error messages.
     """
 
     family: str
     path: str
 
-    def config(self, options: Options) -> Any:
+    def build_config(self, options: Options) -> Any:
+        """Returns the transformers configuration with these options.
+
+        Raises:
+            Unreadable: transformers rejects them.
+        """
         from transformers import AutoConfig
 
         try:
             return AutoConfig.for_model(self.family, **options)
         except Exception as error:
-            raise self._refused(error) from None
+            raise self._make_error(error) from None
 
-    def _refused(self, error: Exception) -> Unreadable:
+    def _make_error(self, error: Exception) -> Unreadable:
+        """Returns the error for a configuration that transformers rejects."""
         line = " ".join(str(error).split())[:200]
-        return Unreadable(f"{self.path}: transformers builds no {self.family} of it: {type(error).__name__}: {line}")
+        return Unreadable(
+            f"{self.path}: transformers cannot build a {self.family} from it: {type(error).__name__}: {line}"
+        )
 
-    def model(self, options: Options) -> nn.Module:
-        """A model with these options.
+    def build_model(self, options: Options) -> nn.Module:
+        """Returns a causal language model with these options and random weights.
 
         Raises:
-            Unreadable: transformers builds none.
+            Unreadable: transformers cannot build it.
         """
         from transformers import AutoModelForCausalLM
 
-        config = self.config({**options, **KERNELS})
+        config = self.build_config({**options, **REFERENCE_KERNELS})
         try:
             made: nn.Module = AutoModelForCausalLM.from_config(config)
         except Exception as error:
-            raise self._refused(error) from None
+            raise self._make_error(error) from None
         return made
 
-    def built(self, options: Options) -> Skeleton:
+    def build_skeleton(self, options: Options) -> Skeleton:
+        """Builds the model without values (on the meta device) and returns its shapes."""
         with torch.device("meta"):
-            return skeleton_of(self.model(options))
+            return read_skeleton(self.build_model(options))
 
-    def tried(self, options: Options) -> Skeleton | None:
+    def try_skeleton(self, options: Options) -> Skeleton | None:
+        """Returns the shapes of the model with these options, or None if transformers cannot build it."""
         try:
-            return self.built(options)
+            return self.build_skeleton(options)
         except Unreadable:
             return None
 
 
 class TopKSpy(TorchFunctionMode):
+    """Records every ``topk`` call made inside the context.
+
+    Attributes:
+        found: a pair (k, number of candidates) for each call.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[int, int]] = []
@@ -154,14 +181,14 @@ class TopKSpy(TorchFunctionMode):
         return out
 
 
-def inputs() -> Options:
-    """The input of a small model."""
-    ids = torch.randint(3, TABLE, (1, 5), generator=torch.Generator().manual_seed(1))
+def make_inputs() -> Options:
+    """Returns the keyword arguments for one forward pass of a small model: five random token ids."""
+    ids = torch.randint(3, TABLE_ROWS, (1, 5), generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "use_cache": False}
 
 
-def run(model: nn.Module) -> Tensor:
-    """The logits of a small model."""
+def compute_logits(model: nn.Module) -> Tensor:
+    """Runs a small model on ``make_inputs()`` and returns its logits."""
     with torch.no_grad():
-        out: Tensor = model.eval()(**inputs()).logits
+        out: Tensor = model.eval()(**make_inputs()).logits
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -10,26 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import (
-    CONSTANT_KINDS,
-    FUNCTION_KINDS,
-    NUMBER,
-    SUM_KINDS,
+from .graph import NUMBER, View, times
+from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
+from .mixing import find_permuted_pair, signed
+from .nodes import (
+    Centred,
+    Concatenation,
+    ContractionNode,
+    Entries,
     Entrywise,
+    EquationConstant,
+    FunctionNode,
+    Parameter,
+    PartSelector,
+    Permutation,
+    SameSize,
+    Scale,
+    Selection,
+    Shift,
     Source,
+    Stopped,
+    SumNode,
     TracedNode,
     Unreadable,
     Vector,
-    View,
     asked_once,
-    times,
 )
-from .indices import constant, differs, fixed, pick
-from .mixing import met, signed
-from .products import SIGNED, acting, broadcast, contract, labelled
+from .products import SIGNED, act_on_constant, assign_broadcast_keys, assign_labels, contract
 from .reading import Reader
 
-SUMS = "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
+SUMS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
 GATES = (
     {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
@@ -47,57 +58,93 @@ EVEN = 0.5
 SHARE = 0.2
 """How much the share of entries that a mask keeps may change with the sizes (a triangle keeps (n + 1) / 2 n)."""
 LAW = 6
-"""Steps before a signal that its law looks at."""
+"""How many nodes deep a structure key goes."""
 
 
 class Cancels(Unreadable):
-    """A difference that no other reading of the call makes right."""
+    """A difference that may cancel, however the call is read."""
 
 
-def same(reader: Reader, x: View, exact: Entrywise, note: str = "", entrywise: bool = False) -> View:
-    """A tensor of the size of another. exact: on values in the dimensions of the view, or of any shape."""
-    made = exact if entrywise else (lambda v: x.taken_back(exact(x.laid_out(v)), v))
-    return View(x.node.behind("same", reader.where, note=note, exact=made, entrywise=entrywise), x.dims)
+def same_size(
+    reader: Reader,
+    x: View,
+    exact: Entrywise,
+    kind: type[TracedNode] = SameSize,
+    entrywise: bool = False,
+    **fields: Any,
+) -> View:
+    """Return a tensor that is made of another one and has its size.
+
+    Args:
+        exact: Returns the value from that of x, in the dimensions of the view.
+        kind: ``Shift``, ``SameSize`` or a subclass of it.
+        entrywise: Whether ``exact`` acts on every entry, whatever the shape.
+        fields: Other attributes of the node.
+    """
+    made = exact if entrywise else (lambda v: x.from_torch(exact(x.to_torch(v)), v))
+    return View(x.node.derive(kind, reader.where, exact=made, entrywise=entrywise, **fields), x.dims)
 
 
-def function_of(reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = ()) -> View:
-    """A function of a signal. exact: on the node's own value."""
+def function_of(
+    reader: Reader,
+    name: str,
+    x: View,
+    exact: Entrywise,
+    over: tuple[int, ...] = (),
+    kind: type[FunctionNode] = FunctionNode,
+    **fields: Any,
+) -> View:
+    """Return a function of a signal.
+
+    Args:
+        exact: Returns its value from that of the node of x.
+        over: The slots that it goes along; none where it acts entry by entry.
+        kind: The class of the node.
+        fields: Other attributes of the node.
+    """
     if signed(x.node):
         raise reader.fail(SIGNED)
-    return View(x.node.behind("func", reader.where, name=name, over=over, exact=exact), x.dims)
+    return View(x.node.derive(kind, reader.where, name=name, over=over, exact=exact, **fields), x.dims)
 
 
 def added(reader: Reader, views: Sequence[View]) -> View:
-    """A sum, entry by entry.
+    """Return a sum, entry by entry.
 
     Raises:
-        Unreadable: a difference of two signals.
+        Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
     """
-    live = [v for v in views if v.node.kind != "const"]
+    live = [v for v in views if not v.is_constant]
     if len(live) < len(views):
-        (x,), (c,) = live, [v for v in views if v.node.kind == "const"]
-        return shifted(reader, x, c)
-    if any(_takes_off(v.node) for v in views):
-        if (left := _merged(reader, views)) is not None:
+        (x,), (c,) = live, [v for v in views if v.is_constant]
+        return add_constant(reader, x, c)
+    if any(_has_negative(v.node) for v in views):
+        if (left := _merge_terms(reader, views)) is not None:
             return added(reader, left) if len(left) > 1 else left[0]
-        _opposed(reader, views)
-    if met([v.node for v in views]):
-        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
+        _check_cancels(reader, views)
+    if find_permuted_pair([v.node for v in views]):
+        raise reader.fail(
+            "adds a signal and its own entries in another order, which is no rotation; no equation says this"
+        )
     if any(not v.node.weight for v in views):
-        views = [acting(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
-    _, classes, terms, order, dims = labelled(reader, *broadcast(views))
+        views = [
+            act_on_constant(reader, v) if v.node.weight and not isinstance(below_same_size(v.node), Parameter) else v
+            for v in views
+        ]
+    _, classes, terms, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
-    node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
+    node = SumNode(indices=[classes[x] for x in order], where=reader.where, sources=sources)
     return View(node, dims)
 
 
-def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
-    """The terms of a sum in which a signal is added and taken off, through other sums, too, each once; or nothing.
+def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
+    """Return the terms of a sum, each once, if a signal is both added and subtracted in it; else None.
+
+    Example: ``(a + b) - (a - c)  ->  b, c``.
 
     Raises:
-        Cancels: no term is left.
+        Cancels: No term is left.
     """
-    _, classes, sources, order, dims = labelled(reader, *broadcast(views))
+    _, classes, sources, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
     for node, mine in sources:
         for term, labels, factor, _ in _terms(node, tuple(order.index(x) for x in mine)):
@@ -118,15 +165,19 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
     return made
 
 
-def _opposed(reader: Reader, views: Sequence[View]) -> None:
-    """Refuses a difference of signals of one law, also within sums, but of two functions of one signal that
-    keep all of their powers.
+def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
+    """Check that no two terms of a sum that have the same structure have opposite signs.
+
+    The difference of two functions of one signal is accepted where it has all the powers that they have.
 
     Raises:
-        Cancels: there is one.
+        Cancels: Two terms may cancel.
     """
     laws = [
-        {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
+        {
+            (structure_key(t), bool(f) and f[0] < 0, (stops, structure_key(t, looks=False)))
+            for t, _, f, stops in _terms(v.node, alike=True)
+        }
         for v in views
     ]
     for one, other in combinations(laws, 2):
@@ -141,20 +192,23 @@ def _opposed(reader: Reader, views: Sequence[View]) -> None:
 def _terms(
     node: TracedNode, labels: tuple[int, ...] = (), factor: Vector = (), alike: bool = False, stops: bool = False
 ) -> Iterator[tuple[TracedNode, tuple[int, ...], Vector, bool]]:
-    """What a signal is a sum of: nodes, the labels of their slots, what each is multiplied by, and whether its gradient
-    is stopped.
+    """Yield the terms of a sum of sums.
 
     Args:
-        labels: of the node's slots. alike: look behind what leaves a law as it is, too.
+        labels: Label of each slot of the node.
+        alike: Whether to look behind functions and constants that leave a structure key as it is, too.
+
+    Yields:
+        The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
     """
     labels = labels or node.slots
-    stopped, into = node.kind == "stopped", node.sources[:1]
+    stopped, into = isinstance(node, Stopped), node.sources[:1]
     if (known := _multiple(node)) is not None:
         source, more = known
         factor, into = times(factor, more), (source,)
-    elif node.kind in SUM_KINDS and (alike or node.exact is None):
+    elif isinstance(node, SumNode) and (alike or node.exact is None):
         into = node.sources
-    elif not (alike and (stopped or node.kind == "shift" or node.sized)):
+    elif not (alike and isinstance(node, SameSize | Shift | Stopped | Centred)):
         yield node, labels, factor, stops
         return
     for child, own in into:
@@ -162,50 +216,48 @@ def _terms(
 
 
 @asked_once
-def _takes_off(node: TracedNode) -> bool:
-    """Has a signal a negative number before it, or before a term of a sum that it is?"""
+def _has_negative(node: TracedNode) -> bool:
+    """Return whether a signal, or a term of the sum that it is, has a negative factor."""
     known = _multiple(node)
-    through = known is not None or node.sized or node.kind in {*SUM_KINDS, "shift", "stopped"}
+    through = known is not None or isinstance(node, SameSize | SumNode | Shift | Stopped | Centred)
     negative = known is not None and bool(known[1]) and known[1][0] < 0
-    return negative or (through and any(map(_takes_off, node.children)))
+    return negative or (through and any(map(_has_negative, node.children)))
 
 
 def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
-    """What a signal is a number times, with the slots of its own, and the number at every build, empty for 1."""
-    if node.kind == "scale":
+    """Return the source that a signal is a multiple of, and the factor at every build (empty for 1); None if it is
+    none."""
+    if isinstance(node, Scale):
         return node.sources[0], node.factor
-    signals = [s for s in node.sources if s[0].kind not in CONSTANT_KINDS or s[0].indices]
-    if node.kind != "contract" or node.exact is not None or len(signals) != 1:
+    signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
+    if not isinstance(node, ContractionNode) or node.exact is not None or len(signals) != 1:
         return None
     ((signal, mine),) = signals
     if sorted(mine) != sorted(node.out):
         return None
-    constants = prod(float(c.value) for c in node.children if c is not signal)
+    constants = prod(float(c.value) for c in node.children if isinstance(c, EquationConstant) and c is not signal)
     number = (constants,) * len(next(iter(node.labels.values())).sizes) if constants != 1 and node.labels else ()
     return (signal, tuple(map(node.out.index, mine))), times(number, node.factor)
 
 
-def shifted(reader: Reader, x: View, by: View) -> View:
-    """A signal with a constant added: a mask is left out with a note; any other constant stays in the graph."""
-    c = by.node.value[0]
+def add_constant(reader: Reader, x: View, by: View) -> View:
+    """Return a signal with a constant added. A mask is left out with a note; other constants stay in the graph."""
+    c = by.values[0]
     number = float(c) if c.numel() == 1 else None
     y = spread(x, by)
-    if not any(bool(v.any()) for v in by.node.value):
+    if not any(bool(v.any()) for v in by.values):
         return y
-    out = same(reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
+    made = partial(same_size, reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
     if number is not None and 0 < number <= TINY:
-        return out
-    kept = [v == 0 for v in by.node.value]
-    masks = all(bool((k | (v < -1e3)).all()) for k, v in zip(kept, by.node.value, strict=True))
+        return made()
+    kept = [v == 0 for v in by.values]
+    masks = all(bool((k | (v < -1e3)).all()) for k, v in zip(kept, by.values, strict=True))
     if c.is_floating_point() and masks and bool(kept[0].any()):
         check_shares(reader, kept)
-        out.node.note = "a mask is left out"
-        return out
-    if not (frozen := differs(by)):
-        constant(reader, by)  # one that equations can say
-    out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
-    out.node.frozen = frozen
-    return out
+        return made(note="a mask is left out")
+    if not (frozen := varies_along_growing_axis(by)):
+        convert_constant(reader, by)  # one that equations can say
+    return made(kind=Shift, values=by.values, frozen=frozen)
 
 
 def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
@@ -220,47 +272,50 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
 
 
 def spread(x: View, like: View) -> View:
-    """With the dimensions that a constant has beyond those of the signal."""
+    """Return a view with the dimensions that a constant has beyond those of the signal."""
     n = max(len(x.dims), len(like.dims))
     dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
 
 
-def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
-    """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
-    are made alike have in common is their mean. A product with a tensor has none of its own.
+def structure_key(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
+    """Return a key that two signals have in common if they are computed alike, so that their difference may cancel.
 
-    Args:
-        looks: through a stop of the gradient.
+    Names of parameters are left out behind functions: two functions of signals that are computed alike have their mean
+    in common. A stop of the gradient (if ``looks``) and the subtraction of a mean leave the key as it is.
     """
-    node = bare_of(node)
-    while looks and node.kind == "stopped":
-        node = bare_of(node.source)
-    if node.kind == "param":
+    node = below_same_size(node)
+    while isinstance(node, Centred) or (looks and isinstance(node, Stopped)):
+        node = below_same_size(node.source)
+    if isinstance(node, Parameter):
         return node.name if named else ""
-    named = named and node.kind not in FUNCTION_KINDS
-    return node.kind, node.name, tuple(law(c, named, depth - 1, looks) for c in node.children) if depth else ()
+    named = named and not isinstance(node, FunctionNode)
+    return (
+        type(node),
+        node.label,
+        tuple(structure_key(c, named, depth - 1, looks) for c in node.children) if depth else (),
+    )
 
 
 def multiplied(reader: Reader, a: View, b: View) -> View:
-    """Entry by entry. Known products are functions: x sigmoid(x), x / rms(x); an added constant is written out."""
-    if "const" in (a.node.kind, b.node.kind):
-        return scaled(reader, b, a) if a.node.kind == "const" else scaled(reader, a, b)
+    """Return a product, entry by entry. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
+    if a.is_constant or b.is_constant:
+        return scaled(reader, b, a) if a.is_constant else scaled(reader, a, b)
     for x, y in ((a, b), (b, a)):
-        if x.node.kind == "shift":  # (x + c) y = x y + c y
+        if isinstance(x.node, Shift):  # (x + c) y = x y + c y
             inner = View(x.node.source, x.dims)
-            return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.value))])
-    return contract(reader, *broadcast([a, b]))
+            return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.values))])
+    return contract(reader, *assign_broadcast_keys([a, b]))
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
-    """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
-    values = [v.double() for v in by.node.value]
+    """Return a signal times constants. A number that changes with the sizes is a factor; others keep the size."""
+    values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
         return reader.constant(reader.values[0])
-    f = bare_of(x.node)
-    if f.kind == "func" and "topk" in f.name and (entry := _where_chosen(reader, x, values[0])) is not None:
+    f = below_same_size(x.node)
+    if isinstance(f, Selection) and (entry := _where_chosen(reader, x, values[0])) is not None:
         return entry
     keys = range(len(x.dims))
     c, first = values[0], most[0]
@@ -268,13 +323,11 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     if c.numel() == 1:
         number = tuple(float(v) for v in values)
         if not alike:
-            inside = _times(x.node, number)
+            inside = _push_factor(x.node, number)
             return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
-        out = same(reader, x, lambda v: v * number[0], entrywise=True)
-        out.node.kind, out.node.factor = "scale", number
-        return out
+        return same_size(reader, x, lambda v: v * number[0], Scale, entrywise=True, factor=number)
     if not alike:
         x = contract(reader, [(x, keys)], keys, most)
         c, first = c / first, 1.0
@@ -283,41 +336,51 @@ def scaled(reader: Reader, x: View, by: View) -> View:
         raise reader.fail("multiplies by a constant whose large entries become rarer with size; no equation says this")
     wide = spread(x, by)
     if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
-        return contract(reader, *broadcast([constant(reader, by), x]))  # of each entry there are several
+        return contract(
+            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
+        )  # of each entry there are several
     kept = _kept_sum(x.node)
     if any(
         n > 1 and kept & {*wide.dims[d - c.dim()]} and bool((c.diff(dim=d) != 0).any()) for d, n in enumerate(c.shape)
     ):
-        return contract(reader, *broadcast([constant(reader, by), x]))  # these sum to what they did not
+        return contract(
+            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
+        )  # these sum to what they did not
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
-    out = same(reader, wide, lambda v: v * c.to(v.dtype), note)
+    made = partial(same_size, reader, wide, lambda v: v * c.to(v.dtype), note=note)
     if abs(float(c.double().mean())) < EVEN * float(c.double().square().mean().sqrt()) and not x.node.weight:
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
         if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
-            out.node.kind, out.node.at = "mixed", (1,)
-    return out
+            return made(kind=Permutation, signed=True)
+    return made()
 
 
 def _kept_sum(node: TracedNode) -> set[int]:
-    """Slots along which a signal sums to one, or to zero, whatever it is made of."""
-    node = bare_of(node)
-    return {*node.over} if node.name in SUMS else set()
+    """Return the slots along which a signal sums to one or to zero, whatever it is made of."""
+    node = below_same_size(node)
+    return {*node.over} if node.label in SUMS else set()
 
 
-def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
-    """A sum of products of two signals along an axis that grows, each times a factor; None: it is none."""
-    if node.weight or not (node.kind == "entries" or (node.kind in ("add", "contract") and node.exact is None)):
+def _push_factor(node: TracedNode, factor: Vector) -> TracedNode | None:
+    """Return a sum of products with a factor in each product of two signals that sums over an axis that grows.
+
+    Returns:
+        The sum, or None if some term has no such product.
+    """
+    if node.weight or not (
+        isinstance(node, Entries) or (isinstance(node, SumNode | ContractionNode) and node.exact is None)
+    ):
         return None
-    signals = [k for k, c in enumerate(node.children) if c.kind not in CONSTANT_KINDS]
-    grows = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
-    if node.kind == "contract" and len(signals) > 1:
-        if grows:
-            taken = not any(c.weight for c in node.children)
+    signals = [k for k, c in enumerate(node.children) if not isinstance(c, EquationConstant)]
+    if isinstance(node, ContractionNode):
+        if any(not index.fixed for x, index in node.labels.items() if x not in node.out):
+            taken = len(signals) > 1 and not any(c.weight for c in node.children)
             return node.but(factor=times(node.factor, factor), call=None) if taken else None
-        signals = [k for k in signals if _times(node.children[k], factor)][:1]  # one factor of it has the number
-    made = {k: _times(node.children[k], factor) for k in signals}
-    if grows or None in made.values() or not made:
+        if len(signals) > 1:  # one factor of it has the number
+            signals = [k for k in signals if _push_factor(node.children[k], factor)][:1]
+    made = {k: _push_factor(node.children[k], factor) for k in signals}
+    if None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
     return node.but(sources=sources, call=None, part=None)
@@ -332,28 +395,29 @@ def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
         return None
     row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
     if len(along) == 1 and row.sum() == 1:
-        y = pick(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
+        y = select_entry(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
         return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
     if along[1:] == [last] and not dims[last]:
         return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
     return None
 
 
-def parted(reader: Reader, x: View) -> View:
-    """A concatenation of equal parts along an axis that grows as a sum: each, times a constant that says which.
-    Anything else as it is."""
-    node, slot = x.node, x.node.slot
-    if node.kind != "cat":
+def cat_as_sum(reader: Reader, x: View) -> View:
+    """Return a concatenation of equal parts along an axis that grows as a sum of its parts, each times a constant that
+    says which it is. Return any other tensor as it is."""
+    if not isinstance(node := x.node, Concatenation):
         return x
+    slot = node.slot
     whole, n = node.indices[slot].root().sizes, len(node.indices)
     sizes = {View(part, [tuple(_at(own, slot))]).sizes(0, reader.builds) for part, own in node.sources}
     count, size = whole[0] // min(sizes)[0], min(sizes)
     if len(sizes) > 1 or whole != tuple(count * k for k in size):
         return x
     terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
-    for (part, own), begin in zip(node.sources, node.value, strict=True):
-        one = fixed(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)])
-        one.node.kind = "which"
+    for (part, own), begin in zip(node.sources, node.begins, strict=True):
+        one = make_fixed_constant(
+            reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)], PartSelector
+        )
         operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
         terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))
     y = added(reader, terms) if len(terms) > 1 else terms[0]
@@ -362,12 +426,12 @@ def parted(reader: Reader, x: View) -> View:
 
 
 def _at(labels: Sequence[int], label: int) -> list[int]:
-    """The slots of a source that have a label."""
+    """Return the slots of a source that have a label."""
     return [k for k, x in enumerate(labels) if x == label]
 
 
-def bare_of(node: TracedNode) -> TracedNode:
-    """The node below those of its size."""
-    while node.sized and len(node.indices) == len(node.source.indices):
+def below_same_size(node: TracedNode) -> TracedNode:
+    """Return the node below those that have its size."""
+    while isinstance(node, SameSize) and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

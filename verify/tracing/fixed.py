@@ -15,12 +15,13 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .elementwise import added, law, shifted
-from .graph import Dims, IndexClass, View
-from .indices import alike, fixed
+from .elementwise import add_constant, added, structure_key
+from .graph import Dims, View
+from .indices import collapse_constant, make_fixed_constant
+from .nodes import IndexClass, Pieces
 from .products import contract
 from .reading import Reader
-from .recording import Recording, Ref, TorchCall, real, refs
+from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
 
 MOST = 3000
 """Calls that are made to read one off, at most."""
@@ -33,13 +34,13 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
     def get(number: int) -> Tensor:
         x = run.tensors[number]
         if x.is_complex():
-            return torch.view_as_complex(value.get(number, real(x)).double().contiguous())
+            return torch.view_as_complex(value.get(number, as_real_pairs(x)).double().contiguous())
         return value.get(number, x).to(x.dtype)
 
-    results = call.again(get)
+    results = call.rerun(get)
     if not all(x.is_floating_point() or x.is_complex() for x in results):
         raise TypeError("results that are no numbers")
-    return [real(x).double() for x in results]
+    return [as_real_pairs(x).double() for x in results]
 
 
 def linear(reader: Reader) -> list[View]:
@@ -50,9 +51,11 @@ def linear(reader: Reader) -> list[View]:
     """
     numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
     views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
-    places = [k for k, v in views.items() if v.node.kind != "const"]
+    places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]
-    signals = all(run.tensor(Ref(numbers[0][k])).is_floating_point() and views[k].node.kind != "pieces" for k in places)
+    signals = all(
+        run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
+    )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is no linear map of its signals")
     sides = [
@@ -62,7 +65,7 @@ def linear(reader: Reader) -> list[View]:
     if not sides[0].added():
         raise reader.fail("it is no sum of maps of its signals")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({law(views[k].node) for k in places}) < len(places)
+    alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
         for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
             found += [] if term is None else [term]
@@ -72,8 +75,8 @@ def linear(reader: Reader) -> list[View]:
         offsets = [side.zero[k] for side in sides]
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
-                offsets = alike(reader, offsets, d) if len(set(sizes)) > 1 else offsets
-            y = shifted(reader, y, reader.constant(offsets))
+                offsets = collapse_constant(reader, offsets, d) if len(set(sizes)) > 1 else offsets
+            y = add_constant(reader, y, reader.constant(offsets))
         results.append(y)
     return results
 
@@ -215,5 +218,5 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
         own = own or reader.fresh(reader.same_everywhere(size))
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
-    operand = fixed(reader, [c] * reader.builds, classes, places)
+    operand = make_fixed_constant(reader, [c] * reader.builds, classes, places)
     return contract(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

@@ -1,7 +1,8 @@
-"""A graph made shorter: what has the size of its source goes, terms that differ by one number become a letter.
+"""Shortens a graph: nodes of the size of their source are dropped, and the terms of a loop become one with an index.
 
-``bare`` leaves out what equations cannot say, ``Folder`` turns the experts or the layers of a loop into a letter, and
-``settled`` makes tensors of their own of the entries of a Theta(1) axis (one of q, k, v). Read next: ``writing.py``.
+``drop_same_size_nodes`` leaves out what equations cannot say, ``Folder`` merges the experts or the layers of a loop,
+and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
+``writing.py``.
 """
 
 from __future__ import annotations
@@ -10,78 +11,79 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import (
-    FUNCTION_KINDS,
-    NUMBER,
-    SUM_KINDS,
+from .graph import NUMBER, View, push_down, rebuild, times, wiring, without
+from .nodes import (
+    Blend,
+    Concatenation,
+    ContractionNode,
+    FunctionNode,
     IndexClass,
+    Parameter,
+    PartSelector,
+    Pick,
+    SameSize,
+    Scale,
     Source,
+    SumNode,
     TracedNode,
     Unreadable,
     Vector,
-    View,
     join,
-    pushed,
-    rebuilt,
-    times,
     walk,
-    wiring,
-    without,
 )
 
 
-def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
-    """The graph without nodes of the size of their source; and what is left out, as (module, note).
+def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
+    """Return the graph without nodes that have the size of their source, and what is left out, as (module, note).
 
     Args:
-        loops: factors that are one number stay, since they may change with the length of a loop.
+        loops: Whether to keep factors that are one number, since they may change with the length of a loop.
     """
     notes: dict[tuple[str, str], None] = {}
 
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
-            source, slots = node.sources[0] if len(node.sources) == 1 or node.sized else (node, ())
-            if node.sized:
+            alone = isinstance(node, ContractionNode) and len(node.sources) == 1 and not node.factor
+            if isinstance(node, SameSize):
+                source, slots = node.sources[0]
                 for k, slot in enumerate(slots):
                     join(source.indices[k], node.indices[slot])
-                node, labels = source, tuple(labels[slot] for slot in slots)
-            elif node.kind == "contract" and slots and not node.factor and set(slots) == set(node.out):
-                node, labels = source, tuple(labels[node.out.index(x)] for x in slots)  # in another order alone
+            elif isinstance(node, ContractionNode) and alone and {*node.sources[0][1]} == {*node.out}:  # another order
+                source, slots = node.sources[0][0], tuple(map(node.out.index, node.sources[0][1]))
             else:
                 return node, labels
+            node, labels = source, tuple(labels[slot] for slot in slots)
 
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
-        if node.sized and not (loops and node.factor and abs(node.factor[0]) != 1):
-            return node
         sources = tuple(below(*source) for source in node.sources)
-        if node.sized:  # a number that may change with the length of a loop
-            labels = dict(enumerate(node.indices))
-            return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "pick":
+        if loops and isinstance(node, Scale) and abs(node.factor[0]) != 1:
+            return _relabelled(node, sources, node.factor)
+        if isinstance(node, SameSize):
+            return node
+        if isinstance(node, Pick):
             source, mine = sources[0]
-            source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
+            source = source.sum_to(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
-        if node.kind in SUM_KINDS:
+        if isinstance(node, SumNode):
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
             if len(sources) == 1 and len(sources[0][1]) == len(node.slots):
-                labels = dict(enumerate(node.indices))
-                return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "contract" and node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))):
-            node = node.but(factor=())
-        if node.kind == "contract" and len(sources) == 1 and set(sources[0][1]) == set(node.out):
-            inner, mine = sources[0]
-            if inner.kind == "contract":  # a factor alone belongs to what makes its source
-                out = tuple(inner.out[mine.index(x)] for x in node.out)
-                return inner.but(out=out, indices=node.indices, factor=times(node.factor, inner.factor), call=node.call)
+                return _relabelled(node, sources)
+        if not isinstance(node, ContractionNode):
+            return node.but(sources=sources)
+        inner, mine = sources[0]
+        factor = () if node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))) else node.factor
+        if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, ContractionNode):
+            out = tuple(inner.out[mine.index(x)] for x in node.out)  # a factor alone belongs to what makes its source
+            return inner.but(out=out, indices=node.indices, factor=times(factor, inner.factor), call=node.call)
         used = {x for _, labels in sources for x in labels}
         labels = {x: index for x, index in node.labels.items() if x in used}
-        return node.but(sources=sources, labels=labels) if node.kind == "contract" else node.but(sources=sources)
+        return node.but(sources=sources, labels=labels, factor=factor)
 
-    root = rebuilt(output.node, change)
+    root = rebuild(output.node, change)
     slots = tuple(range(len(root.indices)))
     node, places = below(root, slots)
     return View(node, [tuple(places.index(e) if isinstance(e, int) else e for e in dim) for dim in output.dims]), [
@@ -89,16 +91,28 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
     ]
 
 
+def _relabelled(node: TracedNode, sources: tuple[Source, ...], factor: Vector = ()) -> ContractionNode:
+    """Return a node that is a multiple of one signal as a product of it alone."""
+    labels = dict(enumerate(node.indices))
+    made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
+    return made.but(out=tuple(labels), labels=labels)
+
+
 def _one(factor: Vector) -> bool:
     return max(factor) - min(factor) <= 1e-9 * abs(factor[0])
 
 
 class Unlike(Exception):
-    """Terms that do not differ by one number alone."""
+    """Terms differ by more than one number."""
 
 
 class Folder:
-    """Folds loops. depth: terms of a residual stream, which read the stream as it came in (the library's own law)."""
+    """Merges the terms of loops.
+
+    Args:
+        builds: Number of builds.
+        depth: Whether to merge the layers of a residual stream, each of which then reads the stream as it came in.
+    """
 
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
@@ -115,24 +129,24 @@ class Folder:
     def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             found = None
-            if node.kind in SUM_KINDS:
-                found = self.stacked(node) if node.kind == "blend" else None
+            if isinstance(node, SumNode):
+                found = self.stacked(node) if isinstance(node, Blend) else None
                 found = self.sum(node) if found is None else found
             self.made[node.number] = self.below(node) if found is None else found
         return self.made[node.number]
 
     def below(self, node: TracedNode) -> TracedNode:
-        """The node with its sources folded."""
+        """Return the node with its sources folded."""
         sources = tuple((self.new(c), labels) for c, labels in node.sources)
         alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
         return node if alike else node.but(sources=sources)
 
     def flat(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
-        """The terms of a sum of sums; ``prefixes``: the sums inside."""
+        """Return the terms of a sum of sums, and add the sums inside to ``prefixes``."""
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            whole = t.kind == "add" and len(t.indices) == len(node.indices)
+            whole = isinstance(t, SumNode) and not isinstance(t, Blend) and len(t.indices) == len(node.indices)
             if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
@@ -141,7 +155,7 @@ class Folder:
         return terms
 
     def sum(self, node: TracedNode) -> TracedNode | None:
-        """The sum with terms that differ by a number as sums over a letter; nothing, where there are none."""
+        """Return the sum with terms that differ by one number merged into sums over an index; None without such."""
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flat(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
@@ -181,7 +195,7 @@ class Folder:
             return None
 
     def stacked(self, node: TracedNode) -> TracedNode | None:
-        """Terms beside each other that differ by their place: one term, with the axis as its letter."""
+        """Return parts beside each other that differ by their place alone as one, with the axis as its index."""
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].root().sizes[0]
         if len(node.sources) != size or places in labels or any(mine != labels for _, mine in node.sources):
@@ -193,17 +207,20 @@ class Folder:
         join(node.indices[places], lift.letter)
         made = self.new(lift.node)
         self.notes.append((node.where, f"{size} tensors are alike and written once"))
-        return made.summed((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
+        return made.sum_to((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 
 class Lift:
-    """Terms of a loop as one, with a letter in the place of the number by which they differ.
+    """The terms of a loop merged into one, with an index in the place of the number by which they differ.
 
     Attributes:
-        node, slots, fold: the term, the new slot of every old one, and the slot of the letter. turns: the numbers.
+        node: The merged term.
+        slots: The new slot of every old one.
+        fold: The slot of the index.
+        turns: The numbers by which the terms differ.
 
     Raises:
-        Unlike: they differ by more.
+        Unlike: The terms differ by more than one number.
     """
 
     def __init__(
@@ -220,21 +237,25 @@ class Lift:
         self.fold = fold
 
     def commit(self, parameters: dict[str, TracedNode]) -> None:
-        """Joins the letter to the axes that it goes along, of what was lifted before, too."""
+        """Join the loop index to the axes that it goes along, those of terms that were merged before, too."""
         known = [parameters.setdefault(name, node).indices[-1] for name, node in self.named.items()]
         for index in (*self.joined, *known):
             join(self.letter, index)
 
     def total(self, term: TracedNode) -> TracedNode:
-        """The sum over the letter."""
+        """Return the merged term summed over the loop index."""
         node, out = self.node, tuple(self.slots)
-        if node.kind == "contract" and not any(c.kind == "param" for c in node.children):
+        if isinstance(node, ContractionNode) and not any(isinstance(c, Parameter) for c in node.children):
             out = tuple(node.out[x] for x in out)
             return node.but(out=out, indices=[node.labels[x] for x in out], call=None)
-        return node.summed(out, term.where.rpartition(".")[0])
+        return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies(self, numbers: Iterable[int]) -> bool:
-        """Are numbers of the terms those of their turns? Else they are all the same."""
+        """Return whether a number differs between the terms, as their turns do; else it is the same in all.
+
+        Raises:
+            Unlike: It differs in another way.
+        """
         values = tuple(numbers)
         if len(set(values)) == 1:
             return False
@@ -244,7 +265,11 @@ class Lift:
         return True
 
     def up(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
-        """The nodes that stand in one place of the terms as one; the new slot of every old one, that of the letter."""
+        """Merge the corresponding nodes of all turns into one.
+
+        Returns:
+            The node, the new slot of every old one, and the slot of the loop index (None if it does not depend on it).
+        """
         first, mark = nodes[0], tuple(n.number for n in nodes)
         if mark not in self.done:
             if first.number in self.stream:
@@ -255,12 +280,14 @@ class Lift:
                 self.done[mark] = first, [*first.slots], None
             elif len({_kind(n) for n in nodes}) > 1:
                 raise Unlike
+            elif isinstance(first, Parameter):
+                self.done[mark] = self._parameter([n.label for n in nodes], first)
             else:
-                self.done[mark] = self._up(nodes, first) if first.sources else self._parameter(nodes, first)
+                self.done[mark] = self._up(nodes, first)
         return self.done[mark]
 
-    def _parameter(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
-        columns = zip(*(map(int, NUMBER.findall(n.name)) for n in nodes), strict=True)
+    def _parameter(self, names: Sequence[str], first: Parameter) -> tuple[TracedNode, list[int], int | None]:
+        columns = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
         varying = iter([self.varies(column) for column in columns])
         name = NUMBER.sub(lambda m: "*" if next(varying) else m[0], first.name)
         if name == first.name:
@@ -270,10 +297,10 @@ class Lift:
 
     def _up(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
         lifted = [(*self.up([n.sources[k][0] for n in nodes]), labels) for k, (_, labels) in enumerate(first.sources)]
-        if first.kind == "pick":
-            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes))
+        if isinstance(first, Pick):
+            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes if isinstance(n, Pick)))
         folds = any(fold is not None for _, _, fold, _ in lifted)
-        mine = max(first.labels) + 1 if first.kind == "contract" else len(first.indices)
+        mine = max(first.labels) + 1 if isinstance(first, ContractionNode) else len(first.indices)
         sources = []
         for c, slots, _, labels in lifted:
             new = [mine] * len(c.indices)
@@ -284,12 +311,12 @@ class Lift:
             alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
             return first if alike else first.but(sources=tuple(sources)), [*first.slots], None
         made = first.but(sources=tuple(sources), indices=[*first.indices, self.letter])
-        if first.kind == "contract":
-            made.out, made.labels = (*first.out, mine), {**first.labels, mine: self.letter}
+        if isinstance(made, ContractionNode):
+            made.out, made.labels = (*made.out, mine), {**made.labels, mine: self.letter}
         return made, [*first.slots], len(first.indices)
 
     def _picked(
-        self, node: TracedNode, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
+        self, node: Pick, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
     ) -> tuple[TracedNode, list[int], int | None]:
         source, slots, fold, _ = lifted
         gone = slots[node.slot]
@@ -304,44 +331,48 @@ class Lift:
 
 
 def _kind(node: TracedNode) -> tuple[Any, ...]:
-    """What two nodes must have in common to be turns of one loop."""
+    """Return what two nodes must have in common to be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
-        return node.kind, NUMBER.sub("*", node.name) if node.kind == "param" else node.number, sizes
-    return node.kind, node.name, node.over, node.slot, tuple(round(x, 9) for x in node.factor), wiring(node)
+        return type(node), NUMBER.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
+    factor = tuple(round(x, 9) for x in node.factor) if isinstance(node, ContractionNode) else ()
+    slot = node.slot if isinstance(node, Pick | Blend | Concatenation) else 0
+    return type(node), node.label, node.over, slot, factor, wiring(node)
 
 
-def settled(root: TracedNode) -> TracedNode:
-    """Entries of Theta(1) axes of tensors as tensors of their own; packed q, k, v are three."""
+def split_packed_parameters(root: TracedNode) -> TracedNode:
+    """Return the graph with the entries of Theta(1) axes of parameters as parameters (packed q, k, v are three)."""
     cache: dict[Any, TracedNode | None] = {}
 
     def entry(node: TracedNode, slot: int, k: int) -> Any:
-        """One entry of a node; None: it is zero."""
+        """Return one entry of a node along a slot; None if it is zero."""
         mark = node.number, slot, k
         if mark not in cache:
-            if node.kind == "param":
+            if isinstance(node, Parameter):
                 part = node, slot, (k,), (k + 1,)
                 indices = without(node.indices, slot)
                 axes = (*node.axes[:slot], *node.axes[slot + 1 :])
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
-            elif node.kind == "which":
+            elif isinstance(node, PartSelector):
                 value = node.value.select(slot, k)
                 cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
-            elif slot in node.over or node.kind not in {"contract", *SUM_KINDS, *FUNCTION_KINDS}:
+            elif slot in node.over or not isinstance(node, ContractionNode | SumNode | FunctionNode):
                 raise node.fail("mixes the entries of an axis")
             else:
-                mine = node.out[slot] if node.kind == "contract" else slot
+                mine = node.out[slot] if isinstance(node, ContractionNode) else slot
                 live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
                 cache[mark] = None
-                if (node.kind in SUM_KINDS and live) or len(live) == len(node.sources):
-                    cache[mark] = pushed(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
-                elif node.kind in FUNCTION_KINDS:
+                if (isinstance(node, SumNode) and live) or len(live) == len(node.sources):
+                    cache[mark] = push_down(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
+                elif isinstance(node, FunctionNode):
                     raise node.fail("a function of zeros")
         return cache[mark]
 
     def change(node: TracedNode) -> TracedNode:
-        index = node.source.indices[node.slot].root() if node.kind == "pick" else None
-        if index is None or not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
+        if not isinstance(node, Pick):
+            return node
+        index = node.source.indices[node.slot].root()
+        if not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
             return node
         try:
             made = entry(node.source, node.slot, node.at[0])
@@ -353,4 +384,4 @@ def settled(root: TracedNode) -> TracedNode:
             made.call = node.call
         return made
 
-    return rebuilt(root, change)
+    return rebuild(root, change)

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same, scaled, shifted
+from .elementwise import (
+    GATES,
+    add_constant,
+    added,
+    below_same_size,
+    cat_as_sum,
+    function_of,
+    multiplied,
+    same_size,
+    scaled,
+)
 from .entries import sign_of
-from .graph import Entrywise, Restart, Unreadable, View, walk
-from .indices import constant
+from .graph import View
+from .indices import convert_constant
+from .nodes import (
+    Centred,
+    Entrywise,
+    FunctionNode,
+    Parameter,
+    Permutation,
+    Restart,
+    Rotation,
+    Selection,
+    Unreadable,
+    walk,
+)
 from .products import contract
 from .reading import Reader
 from .recording import Ref, refs
@@ -31,7 +54,7 @@ def read(reader: Reader, known: ToldFunction, number: int) -> View:
         Unreadable: no equation says it.
         Restart: it is to be read from the call that makes it.
     """
-    x = parted(reader, reader.view(Ref(known.x)))
+    x = cat_as_sum(reader, reader.view(Ref(known.x)))
     if not known.over:
         return _entrywise(reader, known, x)
     try:
@@ -50,9 +73,9 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     """A function along slots without its number; None: it is read call by call."""
 
     def exact(v: Tensor) -> Tensor:
-        return x.taken_back(known.exact(x.laid_out(v)), v)
+        return x.from_torch(known.exact(x.to_torch(v)), v)
 
-    name, gate, fixed = known.name, bare_of(x.node), all(x.node.indices[e].fixed for e in slots)
+    name, gate, fixed = known.name, below_same_size(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
         joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
         if name != "turned" and fixed and not joins:  # a matrix of constants says which
@@ -60,30 +83,30 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
         if name != "turned" and x.node.weight and _read_again(reader, x):
             raise reader.fail("a tensor in another order that is read elsewhere; no equation says this")
         note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
-        y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
-        y.node.kind = "turned" if name == "turned" or x.node.weight else "mixed"
-        y.node.at = (int(name == "signed"),)
-        return y
-    if name == "centred":
-        if fixed:
-            return None
-        raise reader.fail("a signal less its mean; a norm does so itself")
+        if name == "turned":
+            note = "a constant factor is left out (rotary angles)"
+        if name == "turned" or x.node.weight:
+            return same_size(reader, x, known.exact, Rotation, note=note)
+        return same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
+    if name == "centre" and (fixed or len(slots) > 1):  # a matrix takes off a mean along what does not grow
+        return None
     if name == "normed":
-        if gate.kind != "func" or gate.name not in GATES or not gate.exact:
+        if not isinstance(gate, FunctionNode) or gate.name not in GATES or gate.exact is None:
             return None
         before = gate.exact
         gates = View(gate.source, x.dims)
-        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots)
-    if name == "softmax" and (gate.kind, gate.name) == ("func", "topk"):
-        return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.at[0])
+        chosen: dict[str, Any] = {"kind": Selection, "count": gate.count} if isinstance(gate, Selection) else {}
+        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, **chosen)
+    if name == "softmax" and isinstance(gate, Selection) and gate.name == "topk":
+        return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
         x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
-    return function_of(reader, name, x, exact, slots)
+    return function_of(reader, name, x, exact, slots, Centred if name == "centre" else FunctionNode)
 
 
 def _read_again(reader: Reader, x: View) -> bool:
     """Does more than one call read a tensor that another one is made of?"""
-    run, names = reader.runs[0], {y.name for y in walk(x.node) if y.kind == "param"}
+    run, names = reader.runs[0], {y.name for y in walk(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
     return sum(any(r.number in own for r in refs((c.arguments, c.keywords))) for c in run.calls) > 1
 
@@ -95,7 +118,7 @@ def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tupl
     if prod(sizes) < 3:
         raise reader.fail("a centred norm along two entries, which leaves their signs alone; give a larger input")
     matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
-    operand = constant(reader, reader.constant([matrix] * reader.builds))
+    operand = convert_constant(reader, reader.constant([matrix] * reader.builds))
     keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
     out = [("out", key) if key in here else key for key in keys]
     flat = View(x.node, [(e,) for dim in x.dims for e in dim])
@@ -113,7 +136,9 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
     if known.name == "same" and known.rank == 0:
         return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
-        return same(reader, x, known.exact, f"{reader.name} is left out: it changes no value that was recorded")
+        return same_size(
+            reader, x, known.exact, note=f"{reader.name} is left out: it changes no value that was recorded"
+        )
     if known.name == "abs":  # even, and as steep as its argument
         sign = function_of(reader, "tanh", x, torch.sign)
         sign.node.note = f"{reader.name} is read as x tanh(x){STANDS}"
@@ -131,7 +156,7 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
             made.node.note = f"{reader.name} is read as {known.name}, which it is at the values that were recorded"
         if {*known.numbers} != {1.0}:
             made = scaled(reader, made, reader.numbers(known.numbers))
-    return made if known.middle == 0 else shifted(reader, made, _number(reader, known.middle))
+    return made if known.middle == 0 else add_constant(reader, made, _number(reader, known.middle))
 
 
 def _number(reader: Reader, number: float) -> View:

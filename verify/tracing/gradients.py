@@ -1,7 +1,7 @@
-"""Which parameters of a module train: by ``requires_grad``, and by a gradient of the output, which the reading of the
-forward pass does not see.
+"""Finds the parameters of a module that do not train: by ``requires_grad``, and by a gradient of the output.
 
-Read next: ``models.py`` (who asks), ``verify/apply/planning.py`` (refuses what is to train and cannot).
+Reading the forward pass does not show this. Read next: ``models.py`` (uses it), ``verify/apply/planning.py`` (refuses
+parameters that should train and cannot).
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizer_reading import parameter_of
 
-from .recording import leaves, output_of
+from .recording import find_output, leaves
 
 FROZEN = "frozen: no rate"
-UNREACHED = "no gradient of the output gets there: taken as frozen"
-ZERO = "the gradient is exactly zero at this input, whatever the weights; derived as if trained"
-ALONE = "no gradient of what the module returns gets there: no numbers"
-TRAINING = "it acts in training mode alone, or in a loss beside the output, which is not read"
-"""What is said of a parameter that trains, and that the output in evaluation mode does not depend on."""
-MIXED = "frozen in some layers or experts alone; derived as if all trained"
+UNREACHED = "it receives no gradient from the output and is treated as frozen"
+ZERO = "its gradient is exactly zero at this input for all weights; its numbers are derived as if it trained"
+NO_GRADIENT = "it receives no gradient from the module's output; no numbers are given"
+TRAINING = "it acts only in training mode, or in a loss other than the output; that part of the module is not read"
+"""The note on a parameter that trains although the output in evaluation mode does not depend on it."""
+MIXED = "frozen in only some layers or experts; its numbers are derived as if all trained"
 NAMED = 6
-"""Parameters that a line names."""
+"""Maximum number of parameters that one line names."""
 
 
 def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Of every parameter of a module the roles that a reading has for it: one, or one for each of its parts.
+    """Matches the parameters of a module with those of a reading: each has one name there, or one for each of its
+    parts.
 
     Examples:
         >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
@@ -40,14 +41,15 @@ def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str,
     return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
 
 
-def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
-    """Of every parameter why it does not train, or "".
+def explain_untrained(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
+    """Returns for every parameter the reason why it does not train, or "" if it does.
 
-    Law: the gradient of a random sum of the output, at weights that were moved at random, so that no initial value
-    makes it zero.
+    The reason comes from the gradient of a random sum of the output entries, at randomly perturbed weights, so that no
+    initial value makes it zero. The weights of ``model`` are changed.
 
     Args:
-        run: what the module returns, with gradients.
+        model: the module.
+        run: calls the module and returns its result, with gradients.
 
     Raises:
         UsageError: no parameter trains.
@@ -61,41 +63,58 @@ def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
             size = float(p.square().mean().sqrt()) or 0.1
             p.add_(torch.randn(p.shape, generator=draw, dtype=p.dtype), alpha=size)
     with torch.enable_grad():
-        out = output_of(run(model.eval()))
+        out = find_output(run(model.eval()))
         weights = torch.randn(out.shape, generator=draw, dtype=out.dtype)
         if not learn or not out.requires_grad:
-            why = "every parameter is frozen" if not learn else "no gradient of the output reaches a parameter"
-            raise UsageError(f"model: {why}, so that nothing trains")
+            why = "every parameter is frozen" if not learn else "no parameter receives a gradient from the output"
+            raise UsageError(f"model: {why}, so nothing trains; set requires_grad, or let forward use the parameters")
         grads = torch.autograd.grad((out * weights).sum(), [named[x] for x in learn], allow_unused=True)
         found |= {
             name: UNREACHED if grad is None else "" if bool(grad.any()) else ZERO
             for name, grad in zip(learn, grads, strict=True)
         }
-        return found | dict.fromkeys(_besides(model, [x for x in learn if found[x] == UNREACHED], run), TRAINING)
+        return found | dict.fromkeys(
+            _find_trained_otherwise(model, [x for x in learn if found[x] == UNREACHED], run), TRAINING
+        )
 
 
-def _besides(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
-    """Those of some parameters that a gradient of anything that the module returns in training mode reaches."""
+def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
+    """Returns those of some parameters that get a gradient from anything the module returns in training mode.
+
+    Args:
+        model: the module.
+        names: the parameters in question.
+        run: calls the module and returns its result, with gradients.
+    """
     named = dict(model.named_parameters())
     try:
         outs = [x.sum() for x in leaves(run(model.train()), torch.Tensor) if x.requires_grad] if names else []
         grads = torch.autograd.grad(outs, [named[x] for x in names], allow_unused=True) if outs else []
-    except Exception:  # a module that does not run so trains otherwise, and nothing is known of it
+    except Exception:  # the module does not run like this in training mode, so nothing is known
         return []
     return [x for x, grad in zip(names, grads, strict=False) if grad is not None]
 
 
-def lacking(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-    """Of every parameter that a reading has no role for why it has no numbers."""
+def explain_missing(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+    """Returns the reason why a parameter gets no numbers, for each one that a reading does not contain.
+
+    Args:
+        found: the result of ``explain_untrained``.
+        roles: the parameter names of the reading.
+    """
     of = roles_of(found, roles)
-    return {name: x if x in (FROZEN, TRAINING) else ALONE for name, x in found.items() if not of[name]}
+    return {name: x if x in (FROZEN, TRAINING) else NO_GRADIENT for name, x in found.items() if not of[name]}
 
 
 def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The roles of which no parameter trains; and of all that does not train what is said, as (names, note).
+    """Returns the tensors of a reading of which no parameter trains, and the notes on parameters that do not train.
 
     Args:
-        found: as ``states`` has it.
+        found: the result of ``explain_untrained``.
+        roles: the parameter names of the reading.
+
+    Returns:
+        The frozen tensors, and the notes as (names, note).
     """
     of, still = roles_of(found, roles), {FROZEN, UNREACHED}
     by_role: dict[str, set[str]] = {}
@@ -103,7 +122,7 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
     for name, state in found.items():
         for role in of[name]:
             by_role.setdefault(role, set()).add(UNREACHED if state == TRAINING else state)
-    for name, note in lacking(found, roles).items():
+    for name, note in explain_missing(found, roles).items():
         if note != FROZEN:
             said.setdefault(note, {})[name] = None
     for role, all_of in by_role.items():
@@ -111,10 +130,10 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
         if note:
             said.setdefault(note, {})[role] = None
     frozen = [role for role, all_of in by_role.items() if all_of <= still]
-    return frozen, [(listed(names), note) for note, names in said.items()]
+    return frozen, [(join_names(names), note) for note, names in said.items()]
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names in a line, the first few."""
+def join_names(names: Iterable[str]) -> str:
+    """Joins names with commas: the first six, and the number of the others."""
     names = list(names)
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")

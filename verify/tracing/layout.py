@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from .calls import rule
-from .graph import Dims, IndexClass, Sizes, View
-from .indices import entries_of, narrowed, pick
+from .graph import Dims, View
+from .indices import select_entries, select_entry, slice_view
+from .nodes import IndexClass, Pieces, Sizes
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, leaves
 
@@ -35,9 +36,9 @@ Digit = tuple[int, list[Places]]
 )  # fmt: skip
 def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     """Entries of a tensor, in another shape or order."""
-    if x.node.kind == "pieces":  # to be written into
+    if isinstance(x.node, Pieces):  # to be written into
         return x
-    if not reader.name.endswith("_as") and any(v.node.kind != "const" for v in leaves((given, words), View)):
+    if not reader.name.endswith("_as") and any(not v.is_constant for v in leaves((given, words), View)):
         raise reader.fail("an index by what is computed")
     known, key = reader.runs[0].places, reader.calls[0].key
     if key not in known:  # a reading that begins again asks again
@@ -52,7 +53,7 @@ def find_places(call: TorchCall, run: Recording) -> list[Places]:
     base = next(leaves((call.keywords.get("input"), call.arguments), Ref)).number
     shape = run.tensors[base].shape
     every = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
-    made = call.again(lambda n: every if n == base else run.tensors[n])
+    made = call.rerun(lambda n: every if n == base else run.tensors[n])
     return [x.numpy().astype(np.int64) for x in made]
 
 
@@ -161,8 +162,8 @@ def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
     """One entry along dimension i, which is then empty."""
     slot = isinstance(x.dims[i][0], int)
     if slot and (len({*at}) > 1 or (part and x.index(x.dims[i][0]).fixed)):
-        return narrowed(reader, x, i, at, tuple(k + 1 for k in at))
-    y = pick(reader, x, i, at)
+        return slice_view(reader, x, i, at, tuple(k + 1 for k in at))
+    y = select_entry(reader, x, i, at)
     return View(y.node, [*y.dims[:i], (), *y.dims[i:]])
 
 
@@ -172,5 +173,5 @@ def _some_of(reader: Reader, x: View, i: int, places: Sequence[Places], sizes: S
     if runs and tuple(map(len, places)) == sizes:
         return x
     if not runs:
-        return entries_of(reader, x, i, torch.tensor(places[0]))
-    return narrowed(reader, x, i, tuple(int(at[0]) for at in places), tuple(int(at[-1]) + 1 for at in places))
+        return select_entries(reader, x, i, torch.tensor(places[0]))
+    return slice_view(reader, x, i, tuple(int(at[0]) for at in places), tuple(int(at[-1]) + 1 for at in places))

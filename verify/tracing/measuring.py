@@ -1,7 +1,7 @@
-"""What a module computes while it trains, by the names of its reading: changes of signals, and parts of products.
+"""Measures what a module computes while it trains: changes of signals, and the parts of each product with a parameter.
 
-A module is recorded before training and after updates, and calls of products are made again with the weights or the
-signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/checking.py`` (trains and judges).
+The module is recorded before training and after updates; the products are then recomputed with weights or signals of
+either time. Read next: ``models.py`` (the reading), ``verify/apply/checking.py`` (trains and judges).
 """
 
 from __future__ import annotations
@@ -17,77 +17,92 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 
-from .building import Inputs, exactly
+from .building import Inputs, in_float64
 from .gradients import roles_of
-from .models import Traced
+from .models import TracedModel
 from .recording import Recording, Ref, TorchCall, record, refs
 
-NONE: Mapping[str, Tensor] = {}
+NO_VALUES: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
-"""The name of what the module returns."""
+"""Name of the module's output, and suffix of updates."""
 PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
-"""Parts of products, and what the engine calls them; of data nothing moves, so that both updates are one."""
+"""Parts of a product and their names in the engine. A product with the data has no propagating part, so both updates
+are equal."""
 DATA_READERS = ("embedding",)
-"""Calls that read a tensor at the places that the data say."""
+"""Calls that look up a tensor at positions given by the data."""
 
 
-def of_role(model: nn.Module, role: str) -> list[Tensor]:
-    """The parameters of a module that have a role."""
+def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
+    """Returns the parameters of a module to which a parameter name of its reading refers."""
     named = dict(model.named_parameters())
     return [named[name].detach() for name, roles in roles_of(named, [role]).items() if roles]
 
 
-class Watch:
-    """Measures a module relative to the moment it is made.
+class TrainingWatch:
+    """Measures how a module has changed since this object was created. Calling it returns the sizes now.
 
     Args:
-        inputs: of the module. traced: its reading, perhaps at other sizes.
+        model: the module.
+        inputs: its positional and keyword inputs.
+        traced: its reading, possibly at other sizes.
 
     Attributes:
-        switched: has a token chosen other experts since then?
-        read: numbers of parameters, and of what is made of them alone, that a call reads as signals: those that it
-            normalises, or that it is no affine function of in another way, and vectors that a matrix acts on; by call.
+        first: the recording at creation.
+        switched: whether any token has since been routed to other experts.
+        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it is
+            no affine function, and vectors to which it applies a matrix.
+        weights: for each tensor made of parameters alone, by number, the names of these parameters.
+        chosen: numbers of the integer tensors that depend on computed values, such as the result of a top-K.
+        products: for each parameter, the calls that multiply it with a signal, and the number of its tensor there.
+        makers: the call that made each tensor, by number.
     """
 
-    def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
+    def __init__(self, model: nn.Module, inputs: Inputs, traced: TracedModel) -> None:
         self.model, self.inputs, self.traced, self.switched = model, inputs, traced, False
-        self.first, self.read = self._record(), dict[tuple[str, str, int], list[int]]()
-        self._known = dict[tuple[str, int], bool]()
-        self.weights, self.chosen, self.products = self._sorted()
+        self.first, self.read_as_signals = self._record(), dict[tuple[str, str, int], list[int]]()
+        self._multiples = dict[tuple[str, int], bool]()
+        self.weights, self.chosen, self.products = self._classify_tensors()
         self.roles = roles_of(self.products, traced.network.tensors)
         self.makers = {
-            x: call for call in self.first.calls for x in _numbers(call.result) if x not in _numbers(_read(call))
-        }  # what is returned as it is, or written in place, is no other tensor
+            x: call
+            for call in self.first.calls
+            for x in _list_numbers(call.result)
+            if x not in _list_numbers(_get_inputs(call))
+        }  # a tensor that is returned unchanged or changed in place keeps its maker
 
     def _record(self) -> Recording:
-        with exactly():
+        """Records a forward pass of the module as it is now."""
+        with in_float64():
             return record(self.model, *self.inputs, strict=False)
 
-    def _sorted(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
-        """Of tensors made of parameters alone, by number, these; numbers of choices; products by parameter, each with
-        the number of the tensor that is the parameter there."""
+    def _classify_tensors(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
+        """Classifies the tensors of the first recording; returns ``weights``, ``chosen`` and ``products``."""
         run = self.first
         weights = {number: frozenset([name]) for number, name in run.parameters.items()}
         signals, chosen = set(run.inputs), set[int]()
-        norms: dict[int, frozenset[str]] = {}  # signals that are made of parameters alone, and of which
+        norms: dict[int, frozenset[str]] = {}  # signals made of parameters alone, with the names of these
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
             if held and made and not acted:
-                bent = [x for x in held if not (self.traced.network.unread or _affine(call, x, run))]
-                acted = self.read[call.key] = [x for x in held if x in bent or _summed(call, x, held, run)]
+                bent = [x for x in held if not (self.traced.network.unread or _is_affine(call, x, run))]
+                acted = self.read_as_signals[call.key] = [
+                    x for x in held if x in bent or _is_summed_by_matrix(call, x, held, run)
+                ]
                 held = [x for x in held if x not in acted]
             if acted and all(x in norms or x in weights for x in acted):
                 names = frozenset[str]().union(*(norms[x] if x in norms else weights[x] for x in acted))
-                own = [x for x in held if weights[x] & names]  # a parameter over its own norm is no product
+                own = [
+                    x for x in held if weights[x] & names
+                ]  # a parameter divided by its own norm is not a product with a signal
                 if own:
                     acted, held = [*acted, *own], [x for x in held if x not in own]
-                    self.read[call.key] = [*self.read.get(call.key, ()), *own]
+                    self.read_as_signals[call.key] = [*self.read_as_signals.get(call.key, ()), *own]
                 if not held:
                     norms |= {r.number: names for r in made}
             reads = acted and not all(x in chosen for x in acted)
@@ -105,16 +120,19 @@ class Watch:
 
     @cached_property
     def names(self) -> dict[str, Sequence[str]]:
-        """What is measured, by name, with the quantities of the engine that it is one of: ``NAME.init``, ``.update``
-        and ``.propagating`` of a parameter, the numbers of layers and experts left open; changes by module and call."""
+        """Names of all measured quantities, each with the quantities of the engine with which it is compared.
+
+        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are parts of the product with a parameter; numbers of
+        layers and experts in NAME are masked. Changes of signals are named after the module and the call.
+        """
         network, found = self.traced.network, dict[str, Sequence[str]]()
-        if network.unread:  # no quantity of the engine is theirs
+        if network.unread:  # there are no quantities of the engine to compare with
             updates = [
-                f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._keys(name, len(calls))
+                f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._list_keys(name, len(calls))
             ]
-            return dict.fromkeys([*updates, *map(_changes, self._modules), OUTPUT], ())
-        table = quantities(network)
-        for key, outs in self._outs.items():
+            return dict.fromkeys([*updates, *map(_name_output, self._module_outputs), OUTPUT], ())
+        table = list_quantities(network)
+        for key, outs in self._product_signals.items():
             for part, names in PARTS.items():
                 known = [next((f"{out}.{x}" for x in names if f"{out}.{x}" in table), "") for out in outs]
                 if all(known):
@@ -125,8 +143,8 @@ class Watch:
 
     @cached_property
     def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
-        """Of every signal that no tensor makes, but gates, which are held: its name, the call that makes it, and the
-        place among its results."""
+        """For every signal that is no product with a parameter and no gate: its name, the call that makes it, and the
+        position among the results of the call."""
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
         made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
         return {
@@ -140,15 +158,16 @@ class Watch:
         }
 
     @cached_property
-    def _outs(self) -> dict[str, tuple[str, ...]]:
-        """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
+    def _product_signals(self) -> dict[str, tuple[str, ...]]:
+        """For every product (the parameter's name, with a number if it has several): the signals in the equations that
+        it makes."""
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
         known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
-            if name in numbers:  # it multiplies; in the equations it acts on data
+            if name in numbers:  # a scalar multiplies; in the equations it acts on a constant
                 continue
-            if not all(self._alone(name, x) or len(self.weights[x]) == 1 for _, x in calls):
-                continue  # in the equations it acts before another parameter
+            if not all(self._is_multiple(name, x) or len(self.weights[x]) == 1 for _, x in calls):
+                continue  # in the equations it is a factor of another parameter's product
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
                 continue
@@ -156,213 +175,285 @@ class Watch:
                 statements = [u[k] for u in uses]
                 plain = all(len(s.factors) == 1 and not s.multipliers for s in statements)
                 if plain and not any(role in network.multiplied for role in known[name]):
-                    outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
+                    outs[self._make_key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
 
     @cached_property
-    def _modules(self) -> Mapping[str, Ref]:
-        """What every module returns, where its equations are not known; not what it makes of weights alone."""
+    def _module_outputs(self) -> Mapping[str, Ref]:
+        """The output of every submodule if the equations are not known, except those made of weights alone."""
         found = self.first.outputs if self.traced.network.unread else {}
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
-    def _keys(self, name: str, uses: int) -> list[str]:
-        """The key of every product of a parameter that is judged; none of those that are."""
+    def _list_keys(self, name: str, uses: int) -> list[str]:
+        """Returns the name of each product of a parameter, "" for one that is not measured; an empty list if the
+        reading lacks the parameter.
+
+        Args:
+            name: the parameter.
+            uses: the number of its products.
+        """
         if not self.roles[name]:
             return []
-        keys = [self._key(self.roles[name][0], k) for k in range(uses)]
-        return keys if self.traced.network.unread else [key if key in self._outs else "" for key in keys]
+        keys = [self._make_key(self.roles[name][0], k) for k in range(uses)]
+        return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
-    def _key(self, role: str, k: int) -> str:
+    def _make_key(self, role: str, k: int) -> str:
+        """Returns the name of product number ``k`` of a parameter, without the numbers of its parts: ``qkv``, ``qkv
+        2``, ..."""
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
-        """Root-mean-squares as they are now, by key; NaN of what no token reaches, or other ones than before.
+        """Runs the module and returns the root mean square of every measured quantity by name.
+
+        It is NaN for an expert that no token reaches, or that processes other tokens than at creation.
 
         Raises:
-            UsageError: the module makes other calls than before training, and chooses nothing.
+            UsageError: the module makes other calls than at creation although it selects no experts.
         """
         now, first = self._record(), self.first
-        there = self._as_then(now)
-        same = first.names == now.names and all(
-            [*_shapes(first, call)] == [*_shapes(there, call)] for call in first.calls
+        there = self._align_with_first(now)
+        same = first.call_names == now.call_names and all(
+            [*_iterate_shapes(first, call)] == [*_iterate_shapes(there, call)] for call in first.calls
         )
         if not (same or self.chosen):
-            raise UsageError("calls change while the model trains, and no choice of experts changes them")
+            raise UsageError(
+                "the model makes other calls after training steps, although it selects no experts; "
+                "its changes cannot be measured"
+            )
         choices = [call for call in first.calls if call.name == "topk"]
-        self.switched = self.switched or not same or any(_chosen(first, c) != _chosen(there, c) for c in choices)
+        self.switched = (
+            self.switched or not same or any(_list_choices(first, c) != _list_choices(there, c) for c in choices)
+        )
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
-            for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
+            for key, (call, number) in zip(self._list_keys(name, len(calls)), calls, strict=False):
                 if key:
-                    for part, size in self._parts(name, call, number, there).items():
+                    for part, size in self._measure_parts(name, call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
         def change(ref: Ref, later: Tensor | None) -> list[float]:
-            return [_square(_less(later, first.tensors[ref.number]))]
+            return [_compute_mean_square(_subtract(later, first.tensors[ref.number]))]
 
         for name, call, place in self._signals.values():
             ref = [*refs(call.result)][place]
             sizes[name] = change(ref, there.tensors.get(ref.number))
-        for name, x in self._modules.items():
-            sizes[_changes(name)] = change(x, now.tensors[now.outputs[name].number] if name in now.outputs else None)
+        for name, x in self._module_outputs.items():
+            sizes[_name_output(name)] = change(
+                x, now.tensors[now.outputs[name].number] if name in now.outputs else None
+            )
         sizes[OUTPUT] = change(first.output, now.tensors[now.output.number])
         known = {key: [x for x in each if not math.isnan(x)] for key, each in sizes.items()}
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
-    def _as_then(self, now: Recording) -> Recording:
-        """A later run with tensors by the numbers of the first: what calls read and make that are made as often as then
-        in their module; an expert without a token makes none."""
+    def _align_with_first(self, now: Recording) -> Recording:
+        """Relabels the tensors of a later recording with the numbers of the first one.
+
+        Only calls that are made as often as in the first run are matched; an expert without a token makes none.
+        """
         first = self.first
-        if first.names == now.names:
+        if first.call_names == now.call_names:
             return now
-        kept = {name for name, count in Counter(first.names).items() if Counter(now.names)[name] == count}
+        kept = {name for name, count in Counter(first.call_names).items() if Counter(now.call_names)[name] == count}
         again = {call.key: call for call in now.calls}
-        named = [(x, {value: number for number, value in y.items()}) for x, y in _named(first, now)]
+        named = [(x, {value: number for number, value in y.items()}) for x, y in _iterate_named(first, now)]
         tensors = {a: now.tensors[y[value]] for x, y in named for a, value in x.items() if value in y}
         for call in first.calls:
             if (call.name, call.module) in kept:
-                pairs = zip(*map(_around, (call, again[call.key])), strict=False)
+                pairs = zip(*map(_iterate_refs, (call, again[call.key])), strict=False)
                 tensors |= {a.number: now.tensors[b.number] for a, b in pairs}
         return replace(now, tensors=tensors)
 
-    def _parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
-        """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a parameter, from which
-        the tensor of that number is made.
+    def _measure_parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
+        """Returns the mean squares of W_0 x_0 (init), dW_t x_t (update) and W_0 dx_t (propagating) of one product.
 
-        Law: a call is affine in each of its parameters; less its value where that is zero it is the product.
+        The call is affine in each of its parameters, so the product is its value minus its value with the parameter at
+        zero.
+
+        Args:
+            name: the parameter W.
+            call: the call that computes the product.
+            number: number of the tensor through which the call uses W.
+            now: the present recording, numbered like the first.
         """
 
-        def made(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
-            """With the signals of a run and initial weights, but the one: that is changed as said."""
+        def rerun_product(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
+            """Runs the call again on the signals of a run and initial weights, except for the tensor ``number`` if
+            ``of`` returns it."""
 
             def value(n: int) -> Tensor:
-                if n not in self.weights or n in self.read.get(call.key, ()):
+                if n not in self.weights or n in self.read_as_signals.get(call.key, ()):
                     return run.tensors[n]
-                return self._weight(n, run) if of is None or n != number else of()
+                return self._compute_weight(n, run) if of is None or n != number else of()
 
-            return _again(call, value)
+            return _rerun(call, value)
 
-        alone, own = self._alone(name, number), next(x for x, y in self.first.parameters.items() if y == name)
+        alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
-            """The tensor of the number with another value of the parameter, where that acts through it alone."""
+            """Returns the tensor ``number`` with another value of the parameter, if it depends on it linearly and on no
+            other."""
             if not alone:
                 return value(run.tensors[number])
-            return self._weight(number, run, {name: value(run.tensors[own])})
+            return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
         def product(run: Recording) -> Tensor:
-            return made(run) - made(run, lambda: put(run, torch.zeros_like))
+            """Returns the product with the initial value of the parameter on the signals of a run."""
+            return rerun_product(run) - rerun_product(run, lambda: put(run, torch.zeros_like))
 
         init = product(self.first)
-        if not all(x in now.tensors for x in self._needed(call)):
-            return {"init": _square(init), "update": math.nan, "propagating": math.nan}
-        moved = made(now, lambda: put(now, lambda x: x)) - made(now)
-        return {"init": _square(init), "update": _square(moved), "propagating": _square(_less(product(now), init))}
+        if not all(x in now.tensors for x in self._iterate_needed(call)):
+            return {"init": _compute_mean_square(init), "update": math.nan, "propagating": math.nan}
+        moved = rerun_product(now, lambda: put(now, lambda x: x)) - rerun_product(now)
+        return {
+            "init": _compute_mean_square(init),
+            "update": _compute_mean_square(moved),
+            "propagating": _compute_mean_square(_subtract(product(now), init)),
+        }
 
-    def _alone(self, name: str, number: int) -> bool:
-        """Is a tensor a multiple of a parameter, and what does not change with that beside it?"""
-        if (name, number) not in self._known:
+    def _is_multiple(self, name: str, number: int) -> bool:
+        """Returns whether a tensor is linear in a parameter, with a coefficient that depends on no other parameter.
+
+        Args:
+            name: the parameter.
+            number: number of the tensor, which is made of parameters alone.
+        """
+        if (name, number) not in self._multiples:
             names, draw = sorted(self.weights[number]), torch.Generator().manual_seed(2)
             shapes = {self.first.parameters[k]: self.first.tensors[k].shape for k in self.first.parameters}
             one, other = ({x: torch.randn(shapes[x], generator=draw, dtype=torch.float64) for x in names} for _ in "ab")
             parts = []
             for values, factor in ((one, 1), (one, 2), (other, 1)):
                 both = ({**values, name: one[name] * k} for k in (factor, 0))
-                at, zero = (self._weight(number, self.first, x) for x in both)
+                at, zero = (self._compute_weight(number, self.first, x) for x in both)
                 parts.append(at - zero)
-            self._known[name, number] = torch.allclose(2 * parts[0], parts[1]) and torch.allclose(parts[0], parts[2])
-        return self._known[name, number]
+            self._multiples[name, number] = torch.allclose(2 * parts[0], parts[1]) and torch.allclose(
+                parts[0], parts[2]
+            )
+        return self._multiples[name, number]
 
-    def _needed(self, call: TorchCall) -> Iterator[int]:
-        """The numbers of the tensors that a call is made of again."""
-        for x in _numbers(_read(call)):
+    def _iterate_needed(self, call: TorchCall) -> Iterator[int]:
+        """Yields the numbers of all tensors that are needed to rerun a call."""
+        for x in _list_numbers(_get_inputs(call)):
             yield x
             if x in self.weights and x in self.makers:
-                yield from self._needed(self.makers[x])
+                yield from self._iterate_needed(self.makers[x])
 
-    def _weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NONE) -> Tensor:
-        """A tensor that is made of parameters, the initial ones but for those of ``values``; what was chosen is chosen
-        as in a run."""
+    def _compute_weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NO_VALUES) -> Tensor:
+        """Recomputes a tensor made of parameters, from their initial values or from given ones.
+
+        Args:
+            number: number of the tensor.
+            run: the recording from which selections (such as the result of a top-K) are taken.
+            values: values of some parameters by name.
+        """
         first, call = self.first, self.makers.get(number)
         if (name := first.parameters.get(number, "")) in values:
             return values[name].to(first.tensors[number].dtype)
         again = self.weights.get(number, frozenset()) & values.keys()
-        if call is None or not (again or any(x in self.chosen for x in _numbers(_read(call)))):
+        if call is None or not (again or any(x in self.chosen for x in _list_numbers(_get_inputs(call)))):
             return first.tensors[number]
-        return _again(call, lambda n: self._weight(n, run, values) if n in self.weights else run.tensors[n], number)
+        return _rerun(
+            call, lambda n: self._compute_weight(n, run, values) if n in self.weights else run.tensors[n], number
+        )
 
 
-def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
-    """A result of a call, the first or that of a number, with other tensors, by number."""
-    with exactly():
-        found = call.again(value)
-    return found[0 if number is None else _numbers(call.result).index(number)]
+def _rerun(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
+    """Runs a call again in float64 and returns one of its results.
+
+    Args:
+        call: the call.
+        value: maps the number of each tensor argument to the tensor to use.
+        number: number of the result; None for the first.
+    """
+    with in_float64():
+        found = call.rerun(value)
+    return found[0 if number is None else _list_numbers(call.result).index(number)]
 
 
-def _read(call: TorchCall) -> Any:
+def _get_inputs(call: TorchCall) -> Any:
+    """Returns the positional and keyword arguments of a call."""
     return call.arguments, call.keywords
 
 
-def _numbers(tree: Any) -> list[int]:
+def _list_numbers(tree: Any) -> list[int]:
+    """Returns the numbers of the tensors inside nested arguments."""
     return [r.number for r in refs(tree)]
 
 
-def _affine(call: TorchCall, number: int, run: Recording) -> bool:
-    """Is what a call makes affine in one of its tensors? What it does not change with is."""
+def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
+    """Returns whether the result of a call is an affine function of one of its tensors (or independent of it)."""
 
-    def made(factor: int) -> Tensor:
-        return _again(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
+    def rerun_scaled(factor: int) -> Tensor:
+        return _rerun(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
 
     if not run.tensors[number].is_floating_point():
         return True
-    none, once, twice = map(made, range(3))
+    none, once, twice = map(rerun_scaled, range(3))
     return torch.allclose(twice - once, once - none) if once.is_floating_point() else True
 
 
-def _summed(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
-    """Does a call sum a tensor along a larger one, a matrix that acts on it as on any signal?"""
-    result, x = (run.tensors[k].numel() for k in (_numbers(call.result)[0], number))
+def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
+    """Returns whether a call sums a tensor against a larger one, that is, applies a matrix to it as to a signal.
+
+    Args:
+        call: the call.
+        number: number of the tensor.
+        held: numbers of all weights that the call takes.
+        run: the recording.
+    """
+    result, x = (run.tensors[k].numel() for k in (_list_numbers(call.result)[0], number))
     matrices = [k for k in held if run.tensors[k].numel() > max(result, x)]
 
-    def made(*zero: int) -> Tensor:
+    def rerun_with_zeros(*zero: int) -> Tensor:
         draw = torch.Generator().manual_seed(1)
         drawn = {k: torch.randn(run.tensors[k].shape, generator=draw) * (k not in zero) for k in held}
-        return _again(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
+        return _rerun(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
 
-    return any(not torch.allclose(made() + made(number, k), made(number) + made(k)) for k in matrices)
+    return any(
+        not torch.allclose(
+            rerun_with_zeros() + rerun_with_zeros(number, k), rerun_with_zeros(number) + rerun_with_zeros(k)
+        )
+        for k in matrices
+    )
 
 
-def _chosen(run: Recording, call: TorchCall) -> list[Any]:
-    """The sets of places that a top-K chooses."""
+def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
+    """Returns the sorted positions that a top-K call selected."""
     places: list[Any] = run.tensors[[*refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
 
-def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
+def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
+    """Yields the shapes of the results of a call, as far as the recording has them."""
     return (tuple(x.shape) for r in refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
-def _changes(module: str) -> str:
+def _name_output(module: str) -> str:
+    """Returns the name under which the change of a module's output is reported."""
     return f"{module}: output"
 
 
-def _around(call: TorchCall) -> Iterator[Ref]:
+def _iterate_refs(call: TorchCall) -> Iterator[Ref]:
+    """Yields the tensors of a call: arguments, keywords, results."""
     return refs((call.arguments, call.keywords, call.result))
 
 
-def _named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
-    """What has a name in runs: parameters, buffers, inputs; by number."""
+def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
+    """Yields, for several recordings, the maps from numbers to names of parameters, of buffers and of inputs."""
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 
 
-def _less(x: Tensor | None, before: Tensor) -> Tensor:
-    """What has changed; nothing where an expert gathers other tokens than before, which are no more and no less."""
+def _subtract(x: Tensor | None, before: Tensor) -> Tensor:
+    """Returns the change of a tensor; an empty tensor if it is missing or an expert now gets another number of tokens.
+
+    Entries that are equal have the difference 0 even if they are infinite (masked scores).
+    """
     if x is None or x.shape != before.shape:
         return before.new_zeros(0)
-    return (x - before).masked_fill(x == before, 0)  # scores of minus infinity stay
+    return (x - before).masked_fill(x == before, 0)  # masked scores of minus infinity do not change
 
 
-def _square(x: Tensor) -> float:
-    """The mean square; NaN of no entries, and infinite where an entry is no number."""
+def _compute_mean_square(x: Tensor) -> float:
+    """Returns the mean square of the entries: NaN for an empty tensor, infinity if an entry is not a number."""
     square = float(x.double().square().mean())
     return math.inf if math.isnan(square) and x.numel() else square

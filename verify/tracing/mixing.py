@@ -1,52 +1,55 @@
-"""A signal and its own entries in another order: of one size, but another signal where both meet."""
+"""Permuted copies of a signal (rotary's swapped halves).
+
+A permutation P keeps the size, but x and P x are different signals in a product or a sum.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .graph import TracedNode, asked_once, walk
+from .nodes import ContractionNode, Parameter, Permutation, TracedNode, asked_once, walk
 
-Mix = tuple[TracedNode, TracedNode, frozenset[str]]
-"""A signal, its entries in another order, and the tensors that act on them before."""
+Mix = tuple[TracedNode, Permutation, frozenset[str]]
+"""A signal, its permuted copy, and the names of the parameters that act on the copy before it meets others."""
 Way = tuple[Any, ...]
-"""Something, and the tensors that act on it before, of one product at most."""
+"""Something, and last the names of the parameters of the one product, at most, that acts on it."""
 
 
 @asked_once
 def mixes(node: TracedNode) -> frozenset[Mix]:
-    """What a node is made of in another order."""
-    if node.kind == "mixed":
+    """Return the permuted copies that a node is computed from."""
+    if isinstance(node, Permutation):
         return frozenset(((node.source, node, frozenset[str]()), *mixes(node.source)))
     return frozenset(_below(node, mixes))
 
 
 def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Iterator[Way]:
-    """What a node has of its sources, with the names of the tensors that act on it here; once at most."""
-    weights = [c for c in node.children if c.weight] if node.kind == "contract" else []
+    """Yield what the sources of a node are computed from, with the names of the parameters that act on it here."""
+    weights = [c for c in node.children if c.weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
-        names = frozenset(x.name for c in weights if c is not child for x in walk(c) if x.kind == "param")
+        names = frozenset(x.name for c in weights if c is not child for x in walk(c) if isinstance(x, Parameter))
         yield from ((*what, path | names) for *what, path in of(child) if not (path and names))
 
 
 @asked_once
 def _known_ways(whole: TracedNode) -> dict[int, frozenset[Way]]:
-    """What ``_ways`` has said of a signal."""
+    """Return the answers of ``_ways`` for a signal, by number of the node."""
     return {}
 
 
 def _ways(node: TracedNode, whole: TracedNode) -> frozenset[Way]:
-    """The tensors that act on a signal, in its own order, before it gets to a node, by every way."""
+    """Return, for every path from an unpermuted signal to a node, the names of the parameters that act on it."""
     known = _known_ways(whole)
     for x in walk(node, known):
-        mixed = x.kind == "mixed" and x.source is whole and bool(mixes(x) - mixes(whole))
+        mixed = isinstance(x, Permutation) and x.source is whole and bool(mixes(x) - mixes(whole))
         below = () if mixed else _below(x, lambda c: known[c.number])
         known[x.number] = frozenset([(frozenset(),)] if x is whole else below)
     return known[node.number]
 
 
-def met(nodes: Sequence[TracedNode]) -> Mix | None:
-    """The signal, and its entries in another order, that different ones of some nodes are made of."""
+def find_permuted_pair(nodes: Sequence[TracedNode]) -> Mix | None:
+    """Return a signal and its permuted copy that two of some nodes are computed from; None if there is none."""
     for k, node in enumerate(nodes):
         for whole, mixed, path in mixes(node):
             for other in (x for j, x in enumerate(nodes) if j != k):
@@ -57,5 +60,5 @@ def met(nodes: Sequence[TracedNode]) -> Mix | None:
 
 
 def signed(node: TracedNode) -> bool:
-    """Has a part of a signal in another order another sign, which no tensor makes alike?"""
-    return any(not path and bool(mixed.at[0]) for _, mixed, path in mixes(node))
+    """Return whether some entries have another sign, and no parameter acts on them in between."""
+    return any(not path and mixed.signed for _, mixed, path in mixes(node))

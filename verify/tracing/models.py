@@ -1,4 +1,4 @@
-"""``read_equations``: the network of a module, read from a function that builds it at any size.
+"""``read_equations``: derives the network of a module from a function that builds the module at any size.
 
 Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
 """
@@ -27,52 +27,64 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import iterate_with_progress
 
 from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
-from .building import Asked, Build, built, called, doubled, exactly
-from .folding import Folder, bare, settled
-from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
+from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
+from .folding import Folder, drop_same_size_nodes, split_packed_parameters
+from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
+from .graph import View, wiring
 from .naming import Powers, Span
+from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
 from .reading import Reader
-from .recording import Recording, choosing, numbered, record
+from .recording import Recording, find_balance_buffers, record, renumber
 from .regions import Regions
-from .table import apply
+from .table import apply_rule
 from .wide_builds import find_wide_builds
 from .writing import Writer
 
 COUNTS = ("M", "L")
-"""Axes whose number of calls may grow with them."""
-LOAD = (
-    "a buffer that only shifts which experts are chosen: no gradient, a step is the sign of a count of tokens; it "
-    "starts at 0, and its rate stays the same at every size, since the scores it is added to are Theta(1)"
+"""Axes that may be the length of a loop, so that the number of calls may grow with them."""
+BALANCE_BUFFER = (
+    "a buffer that only affects which experts are selected. It has no gradient (its step is the sign "
+    "of a token count): "
+    "start it at 0 and keep its rate the same at every size, since the scores that it is added to are Theta(1)"
 )
 _SPLITS = 200
+"""Maximum number of times that a reading restarts because a dimension is split."""
 TOLERANCE = 1e-5
-"""Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
+"""Maximum relative difference between the outputs of the equations and the module, in float64 (parts of it may be
+float32)."""
 
-EVERY = "a choice among what does not grow in number is read as all of it"
-JOINT = "every expert was active where it was read, so that powers of K count as powers of M"
-ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
-SHARE = "or write the choice as torch.topk(scores, K), scatter or gather, which are read at any K"
-START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
+TOP_K_READ_AS_ALL = "a top-K of a fixed number of candidates is read as if it selected all of them"
+ALL_ACTIVE = "all experts were active when it was read, so powers of K count as powers of M"
+ONE_LAYER = (
+    "one layer stands for all, so effects through other layers are lost; build a fixed number of layers (do not use "
+    "sizes['L'])"
+)
+SHARE = "or select by torch.topk(scores, K), scatter or gather, which are read at any K"
+STARTS_AT_ZERO = "the module initialises it to zero, and so do these numbers; name its init to draw it instead"
 OTHERWISE = " read as ", " left out", " held at "
-"""What notes say of values that are not those of the module."""
+"""Phrases of the notes on values in the equations that differ from those of the module."""
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A module as a network.
+class TracedModel:
+    """A module as a network of equations (or, if these are unknown, of the shapes of its parameters).
 
     Attributes:
-        text: TOML, with the parameters' names as roles. network: what it says.
-        factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
-        notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
-            ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
-            last of few is in the middle of many.
-        error: relative difference of the executed equations from the module. base: the first sizes. spans: where
-            parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
-        blocked: roles whose gradient is exactly zero, whatever the weights.
-        how: the strategy of ``READINGS`` that read it. tried: those that failed before, with the reason.
-        joint: whether factors were read with all experts active alone, so that those of K count as powers of M.
+        text: the network as TOML, with the parameter names of the module.
+        network: the network.
+        factors: maps each multiplier to (path of the module, powers of the sizes that the module itself multiplies by).
+        notes: what the equations leave out or approximate, as (path, note).
+        calls: maps each signal to the torch call that makes it, as ``TracedNode.call``. Calls whose number grows with
+            experts or layers are omitted, as their positions change.
+        error: relative difference between the outputs of the equations and the module.
+        base: the sizes of the first build.
+        spans: the slice of a parameter that each part of it covers.
+        training: parameters that affect the module only in training mode.
+        beside: the network of the shapes of ``training``, or None.
+        blocked: parameters whose gradient is exactly zero for all weights.
+        how: name in ``READINGS`` of the strategy that succeeded.
+        tried: the strategies that failed before, with the reason.
+        joint: whether all experts were active in every build, so that powers of K cannot be told from powers of M.
     """
 
     text: str
@@ -92,20 +104,24 @@ class Traced:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """What has the model's parameters; the equations last."""
+        """The networks that contain the model's parameters; the equations come last."""
         return (self.network,) if self.beside is None else (self.beside, self.network)
 
     @property
     def roles(self) -> list[str]:
-        """The names of all tensors."""
+        """The names of all tensors of the networks."""
         return [role for network in self.networks for role in network.tensors]
 
-    def freezing(self, found: Mapping[str, str]) -> Traced:
-        """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
+    def with_frozen(self, found: Mapping[str, str]) -> TracedModel:
+        """Returns the reading with some parameters frozen, and with the notes on them.
+
+        Args:
+            found: for every parameter the reason why it does not train, or "", as from ``gradients.explain_untrained``.
+        """
         frozen, notes = frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.with_frozen(frozen)
-        network = replace(network, lacking={**lacking(found, self.roles), **network.lacking})
+        network = replace(network, lacking={**explain_missing(found, self.roles), **network.lacking})
         of = roles_of(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
         blocked = [*self.blocked, *dict.fromkeys(role for role in chain(*of.values()) if role not in others)]
@@ -113,13 +129,17 @@ class Traced:
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
         return replace(self, text=text, network=network, notes=[*self.notes, *notes], blocked=blocked)
 
-    def starting(self, build: Build) -> Traced:
-        """The reading of a module of whose trained matrices some start at zero (B of LoRA); what ``torch.empty`` leaves
-        is no zero."""
+    def with_zero_starts(self, build: Build) -> TracedModel:
+        """Returns the reading with those trained matrices marked that the module initialises to zero (such as B of
+        LoRA).
+
+        Args:
+            build: the function that builds the module. Values from ``torch.empty`` do not count as zero.
+        """
         mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)  # what is empty is filled with NaN
         try:
-            named = dict(called(build, dict(self.base))[0].named_parameters())
+            named = dict(call_build(build, dict(self.base))[0].named_parameters())
         finally:
             torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
         of = roles_of(named, self.network.tensors.keys() - self.network.frozen)
@@ -127,31 +147,36 @@ class Traced:
         if not (zero := [role for role in self.network.tensors if role in {*chain(*of.values())} - moved]):
             return self
         text = self.text.replace('equations = """', f'zero = {json.dumps(zero)}\nequations = """', 1)
-        notes = [*self.notes, (listed(zero), START)]
+        notes = [*self.notes, (join_names(zero), STARTS_AT_ZERO)]
         return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
-    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
-        """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
+    def find_open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
+        """Returns the multipliers whose own factor is undecided because the share of active experts K/M changes.
+
+        Args:
+            base: the sizes of the tuned model.
+            target: the sizes of the model that gets the numbers.
+        """
         sizes = [{"M": 1, **sizes} for sizes in (base, target)]
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(OpenDemand(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SHARE}") for x in factors)
 
     @property
     def lines(self) -> list[str]:
-        """``described`` without knowledge of what the numbers need."""
-        return self.described({})
+        """The result of ``describe`` if it is not known which multipliers are needed."""
+        return self.describe({})
 
-    def described(self, left: Mapping[str, str]) -> list[str]:
-        """What is held and left out, one line each, and the module's own factors.
+    def describe(self, left: Mapping[str, str]) -> list[str]:
+        """Returns one line for each note on the reading, and for each factor that the module itself applies.
 
         Args:
-            left: by multiplier, what is left to multiply by besides the module's own factor; empty for nothing.
+            left: maps multipliers to the factor that is still missing in the module, "" if none is.
         """
         where: dict[str, list[str]] = {}
         usual = self.network.unread or self.how in ("", "at small sizes", "with half of the experts active")
-        how = [] if usual else [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items()]
+        how = [] if usual else [f"read {self.how}; {name} failed: {why}" for name, why in self.tried.items()]
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
@@ -160,113 +185,123 @@ class Traced:
         for name, (path, own) in self.factors.items():
             said = f" ({name} in the equations)"
             if self.joint:
-                said = f" ({name} in the equations; {JOINT})"
+                said = f" ({name} in the equations; {ALL_ACTIVE})"
             elif name in left:
-                said = f"; multiply by {left[name]} besides" if left[name] else f", as required: nothing to do ({name})"
-            lines.append(f"{path or 'model'}: the module multiplies by {_shown(own)} here{said}")
+                said = f"; also multiply by {left[name]}" if left[name] else f", as required: nothing to do ({name})"
+            lines.append(f"{path or 'model'}: the module multiplies by {_format_powers(own)} here{said}")
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)
         return [*how, *lines] + [
-            f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
+            f"{join_names(names)}: the module multiplies this parameter by {own}; these numbers are "
+            "for the parameter itself"
             for own, names in factors.items()
         ]
 
 
-def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
-    model, (inputs, keywords), _ = built(build, sizes)
-    with exactly():
+def _record_build(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
+    """Builds the module at some sizes and records a run; ``every`` as for ``record``."""
+    model, (inputs, keywords), _ = build_module(build, sizes)
+    with in_float64():
         return record(model, inputs, keywords, every=every)
 
 
-class Thin(Unreadable):
-    """A module that cannot be read at these sizes, where something with one entry grows: larger ones say more."""
+class SizesTooSmall(Unreadable):
+    """The module cannot be read at these sizes, because something has one entry that grows (such as one head); larger
+    sizes help."""
 
 
-def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return the sizes of the first build: what ``build`` asks for beside the given ones has a small default.
+def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Returns the sizes of the first build: the given ones, and a small default for any other axis that ``build`` asks
+    for.
 
-    There are at least two experts and two layers, so that they are seen to be a loop, and all experts are active.
+    There are at least two experts and two layers, so that a loop over them is recognised, and all experts are active.
     """
-    called(build, asked := Asked(base or {}))
+    call_build(build, asked := RequestedSizes(base or {}))
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
 
 
-def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
-    """Read the equations of the module that ``build(sizes)`` returns.
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> TracedModel:
+    """Derives the equations of the module that ``build(sizes)`` returns.
 
-    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU, and once more at a
-    much larger size of the axes along which its constants differ. With fewer active
-    experts than experts, K changes alone like every other axis, and the module is run with all of them
-    (``record(every=K)``), so that every expert is seen.
+    The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
+    much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
+    axis of its own, and the recordings make all experts active (``record(every=K)``) so that each of them is seen.
 
     Args:
         build: function that returns the module at given sizes.
-        start: the sizes of the first build, of every axis that ``build`` asks for.
-        name: of the network.
-        every: whether a top-K that leaves some out of a number that does not grow is read with all.
+        start: the sizes of the first build, for every axis that ``build`` asks for.
+        name: name of the network.
+        every: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
 
     Raises:
-        Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
-            do not give the module's output.
+        Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations whose
+            output differs from the module's.
     """
     apart = "M" in start and start.get("K", start["M"]) < start["M"]
     alike = [axis for axis in start if axis != "K" or apart]
 
-    def recorded(sizes: Mapping[str, int]) -> Recording:
-        return _recorded(build, sizes, sizes["K"] if apart else 0 if every else None)
+    def record_sizes(sizes: Mapping[str, int]) -> Recording:
+        return _record_build(build, sizes, sizes["K"] if apart else 0 if every else None)
 
-    first = recorded(start)
-    if every and ("M" in start or not first.few):
-        raise Unreadable("model: every top-K chooses all")
+    first = record_sizes(start)
+    if every and ("M" in start or not first.partial_topk):
+        raise Unreadable("model: every top-K selects all candidates already")
     builds, runs, loops = [start], [first], []
     for axis in iterate_with_progress("reading", "builds", alike):
-        run = recorded(doubled(start, axis))
+        run = record_sizes(enlarge_axis(start, axis))
         run.doubled = axis
-        if every and {*run.few} != {*first.few}:
-            raise Unreadable(f"model: topk: chooses some out of a number that grows with {axis}; no equation says this")
-        if run.names == first.names:
-            builds.append(doubled(start, axis))
+        if every and {*run.partial_topk} != {*first.partial_topk}:
+            raise Unreadable(
+                f"model: topk: the number of candidates grows with {axis}, which equations cannot "
+                "express; let build take M and K"
+            )
+        if run.call_names == first.call_names:
+            builds.append(enlarge_axis(start, axis))
             runs.append(run)
         elif axis in COUNTS:
             loops.append(axis)
         else:
-            raise _differ(first, run, axis)
+            raise _describe_call_mismatch(first, run, axis)
     try:
-        reader, output = _read(runs)
+        reader, output = _read_graph(runs)
         wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
         for axis, times in wide.items():
-            run = recorded(larger := doubled(start, axis, times))
+            run = record_sizes(larger := enlarge_axis(start, axis, times))
             run.doubled = axis
-            if run.names != first.names:
-                raise _differ(first, run, axis)
+            if run.call_names != first.call_names:
+                raise _describe_call_mismatch(first, run, axis)
             builds.append(larger)
             runs.append(run)
         if wide:
-            reader, output = _read(runs)
+            reader, output = _read_graph(runs)
     except Unreadable as error:
-        if _thin(runs):
-            raise Thin(str(error)) from None
+        if _has_growing_unit_dim(runs):
+            raise SizesTooSmall(str(error)) from None
         raise
-    deviation = guard(reader, output, _output(build, start) if apart else None)
+    deviation = check_equations(reader, output, _run_module(build, start) if apart else None)
     longer = []
     for axis in loops:
-        others = [recorded(doubled(b, axis)) for b in builds]
+        others = [record_sizes(enlarge_axis(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
             other.doubled = run.doubled
-            if other.names != others[0].names:
-                raise _differ(others[0], other, axis)
-        longer.append(_read(others))
+            if other.call_names != others[0].call_names:
+                raise _describe_call_mismatch(others[0], other, axis)
+        longer.append(_read_graph(others))
         if changed := longer[-1][0].left_out ^ reader.left_out:
             where, number = min(changed)
-            raise refused(where, f"a constant factor of {number:g} changes along a loop, or with its length")
-    output, notes = _folded(reader, output, "L" in start, bool(loops))
+            raise refused(
+                where,
+                f"a constant factor of {number:g} differs between iterations of a loop or with its "
+                "length; make it a parameter",
+            )
+    output, notes = _fold_graph(reader, output, "L" in start, bool(loops))
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
-    output = bare(output)[0]
-    writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
+        _append_sizes(order, list(walk(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
+    output = drop_same_size_nodes(output)[0]
+    writer = Writer(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
     text, signals = writer.text(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
@@ -280,18 +315,27 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         node = writer.lines[int(at[1]) - 1][2] if at else None
         where = (node.where if node else "") or "model"
         why = str(said).removeprefix(f"{name}: ")
-        raise Unreadable(f"{where}: no network says what this computes ({why})") from None
+        raise Unreadable(
+            f"{where}: this computation cannot be written as equations ({why}); give the equations with --network"
+        ) from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
-        raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
+        raise Unreadable(
+            f"model: build takes {', '.join(lost)}, but nothing that the output depends on grows with it; remove it"
+        )
+    notes = [
+        *writer.notes,
+        *notes,
+        *((buffer, BALANCE_BUFFER) for buffer in find_balance_buffers(first)),
+        *[("", TOP_K_READ_AS_ALL)] * every,
+    ]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     base = {**start, "K": start["M"]} if apart else start
-    reading = Traced(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
-    return _with_gradients(reading, build, writer.names.frozen)
+    reading = TracedModel(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
+    return _check_gradients(reading, build, writer.names.frozen)
 
 
-def _thin(runs: Sequence[Recording]) -> bool:
-    """Does something with one entry grow, as heads do of which there is one?"""
+def _has_growing_unit_dim(runs: Sequence[Recording]) -> bool:
+    """Returns whether a dimension of size 1 in the first run is larger in another one."""
     return any(
         1 in x.shape and any(a == 1 < b for a, b in zip(x.shape, run.tensors[k].shape, strict=False))
         for run in runs[1:]
@@ -300,27 +344,39 @@ def _thin(runs: Sequence[Recording]) -> bool:
     )
 
 
-def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Traced:
-    """The reading with its frozen tensors; parameters that do not train are in its notes."""
-    model, (inputs, keywords), _ = built(build, reading.base)
+def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) -> TracedModel:
+    """Finds the parameters that do not train, and returns the reading with these frozen and noted.
+
+    Args:
+        reading: the reading.
+        build: the function that builds the module.
+        frozen: names of tensors that are frozen in the equations.
+
+    Raises:
+        Unreadable: nothing trains, or the layers read a signal that only other layers change.
+    """
+    model, (inputs, keywords), _ = build_module(build, reading.base)
     try:
-        with guard_foreign_code("the backward pass"), exactly():
-            found = states(model, lambda model: model(*inputs, **keywords))
+        with guard_foreign_code("the backward pass"), in_float64():
+            found = explain_untrained(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
-        if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
-            return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
+        if isinstance(error.__cause__, Exception):  # raised by torch: whether the parameters train is unknown
+            return replace(reading, notes=[*reading.notes, ("", f"gradients were not checked: {error}")])
         raise Unreadable(str(error)) from None
     of = roles_of(found, reading.network.tensors)
     training = [name for name, state in found.items() if state == TRAINING and not of[name]]
-    reading = replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
-    if still := _stream(reading.network):
-        raise Unreadable(f"layers read {still}, which moves by other layers alone: {ONE}")
+    reading = replace(reading.with_frozen(found | dict.fromkeys(frozen, FROZEN)), training=training)
+    if still := _find_untrained_stream(reading.network):
+        raise Unreadable(f"layers read {still}, which only other layers change: {ONE_LAYER}")
     return reading
 
 
-def _stream(network: Network) -> str:
-    """A signal that layers read where nothing below them trains, though they do: one layer is read for all, and what
-    others make of its input is left out, which is all that trains there."""
+def _find_untrained_stream(network: Network) -> str:
+    """Returns a signal that the layers read although nothing that makes it trains, or "".
+
+    One layer is read for all, so the change of its input by other layers is lost; here that is the only change there
+    is.
+    """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
     read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
@@ -329,109 +385,140 @@ def _stream(network: Network) -> str:
     return made[0] if learning and made and not any(is_trained(network, x) for x in made) else ""
 
 
-def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
-    """The reader, and the graph of the output."""
+def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
+    """Reads recordings of one module at several sizes; returns the reader and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [replace(runs[0], places={}), *(numbered(run, runs[0]) for run in runs[1:])]
+    runs = [replace(runs[0], places={}), *(renumber(run, runs[0]) for run in runs[1:])]
     regions = Regions(runs)
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply, functions.read, regions)
+        reader = Reader(runs, splits, apply_rule, functions.read, regions)
         try:
             return reader, reader.read()
         except Restart:
             continue
-    raise Unreadable("model: dimensions are taken apart without end")
+    raise Unreadable("model: dimensions are split again and again; reshape fewer times, or give --network")
 
 
-def _output(build: Build, sizes: Mapping[str, int]) -> Tensor:
-    """Return what the module makes of its input at these sizes."""
-    model, (inputs, keywords), _ = built(build, sizes)
-    with exactly():
+def _run_module(build: Build, sizes: Mapping[str, int]) -> Tensor:
+    """Builds the module at these sizes, runs it and returns its output."""
+    model, (inputs, keywords), _ = build_module(build, sizes)
+    with in_float64():
         run = record(model, inputs, keywords, strict=False)
     return run.tensors[run.output.number].double()
 
 
-def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
-    """Executes the equations, before anything is folded, and compares them with the module.
+def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
+    """Executes the equations before loops are folded, and compares the result with the module's output.
 
     Args:
-        chosen: what the module gives with some experts active, if it was recorded with all of them.
+        reader: the reader that made the equations.
+        output: the graph of the output.
+        chosen: the output of the module with some experts active, if the recording has all of them active.
 
     Returns:
-        The difference of the outputs, relative to the largest entry.
+        The maximum difference, relative to the largest entry.
 
     Raises:
-        Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
+        Unreadable: they differ. The error names the first call whose values differ, ignoring their order.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
-    if output.node.kind == "const":
-        raise Unreadable("the output of the model depends on none of its parameters")
+    if output.is_constant:
+        raise Unreadable("the output of the model depends on none of its parameters; let forward use them")
     truth = run.tensors[run.output.number].double() if chosen is None else chosen
-    got = output.laid_out(output.node.evaluate(values))
-    apart = _apart(got, truth)
+    got = output.to_torch(output.node.evaluate(values))
+    apart = _compute_relative_difference(got, truth)
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if view.node.kind in ("const", "pieces"):
+        if isinstance(view.node, ConstantNode | Pieces):
             continue
-        found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
+        found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
-        if found.shape == true.shape and _apart(found, true) > TOLERANCE:
-            why = "the equations give other numbers than this call; its rule does not hold here"
+        if found.shape == true.shape and _compute_relative_difference(found, true) > TOLERANCE:
+            why = (
+                "the equations give other values than this call, so its rule is wrong here; use other "
+                "calls, or --network"
+            )
             raise refused(f"{call.module or 'model'}: {call.name}", why)
-    raise Unreadable(f"the equations give other numbers than the model (relative difference {apart:.1g}); not read")
+    raise Unreadable(
+        f"the equations give other values than the model (relative difference {apart:.1g}); give them with --network"
+    )
 
 
-def _apart(found: Tensor, true: Tensor) -> float:
+def _compute_relative_difference(found: Tensor, true: Tensor) -> float:
+    """Returns the maximum difference of two tensors relative to the largest entry of the second; infinity if shapes
+    differ."""
     if found.shape != true.shape:
         return float("inf")
     found, true = (torch.where(torch.isfinite(x), x, torch.zeros_like(x)) for x in (found, true))
     return float((found - true).abs().max()) / max(float(true.abs().max()), 1e-30)
 
 
-def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
-    """The folded graph, and what it leaves out. loops: numbers may grow with the length of one."""
-    output, notes = bare(output, loops)
+def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
+    """Folds the loops over experts (and layers) in a graph; returns the graph and notes on what that leaves out.
+
+    Args:
+        reader: the reader that made the graph.
+        output: the graph of the output.
+        deep: whether to fold loops over layers, too.
+        loops: whether the length of a loop is an axis.
+    """
+    output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
         folder = Folder(reader.builds, depth)
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
-    return View(settled(output.node), output.dims), notes
+    return View(split_packed_parameters(output.node), output.dims), notes
 
 
-def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
-    """Puts the sizes at twice the length of a loop beside the others.
+def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
+    """Adds the sizes from a second graph, in which a loop is twice as long, to the indices of the first graph.
+
+    Args:
+        order: the nodes of the first graph.
+        other: the nodes of the second one.
+        axis: the axis of the loop.
 
     Raises:
-        Unreadable: the graphs are not equal, node by node.
+        Unreadable: the two folded graphs differ in structure.
     """
 
     def kinds(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
-        return [(n.kind, n.name, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes]
+        return [
+            (type(n), n.label, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes
+        ]
 
     pairs = enumerate(zip_longest(kinds(order), kinds(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
-        why = f"a loop whose length grows with {axis} does not fold: its turns are not alike"
+        why = f"the iterations of a loop over {axis} differ; make them alike, or fix the length of the loop"
         raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        mine, its = ([*n.indices, *(n.labels[x] for _, m in n.sources for x in m if n.labels)] for n in (a, b))
+        mine, its = map(_list_all_indices, (a, b))
         seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
     for a, b in zip(order, other, strict=True):
-        if a.factor or b.factor:
+        if isinstance(a, ContractionNode) and isinstance(b, ContractionNode) and (a.factor or b.factor):
             a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
 
 
-def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
+def _list_all_indices(node: TracedNode) -> list[IndexClass]:
+    """Returns the indices of a node, and those that a product sums over."""
+    summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, ContractionNode) else []
+    return [*node.indices, *summed]
+
+
+def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
+    """Returns the error for a module that makes other calls if an axis is larger."""
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
-    why = f"the calls at a larger {axis} are others; only loops over experts (M) and layers (L) fold"
+    why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"
     return refused(f"{call.module or 'model'}: {call.name}", why)
 
 
-def _shown(powers: Powers) -> str:
+def _format_powers(powers: Powers) -> str:
+    """Formats powers of the axes, such as ``N^1/2 M``."""
     return " ".join(f"{axis}^{power}" if power != 1 else axis for axis, power in powers.items()) or "1"

@@ -1,4 +1,4 @@
-"""Names of a network that is written: axes and letters of classes of indices, symbols of tensors, names of signals.
+"""Chooses the names in the equations of a traced module: axes, index names, symbols of tensors, names of signals.
 
 Read next: ``writing.py``.
 """
@@ -14,30 +14,48 @@ from typing import Any
 from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .graph import CONSTANT_KINDS, FUNCTION_KINDS, IndexClass, Sizes, TracedNode, Unreadable, refused
+from .nodes import (
+    Blend,
+    Concatenation,
+    ContractionNode,
+    DataNode,
+    EquationConstant,
+    FunctionNode,
+    IndexClass,
+    Parameter,
+    Pick,
+    Sizes,
+    TracedNode,
+    Unreadable,
+    refused,
+)
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
     "R": "PQR",
 }  # fmt: skip
-"""Letters of every axis, in the order in which they are taken; more come from other alphabets."""
+"""Index names of each axis, in the order in which they are used; further ones come from other alphabets."""
 Powers = Mapping[str, Fraction]
+"""Exponents of the axes: ``{"N": 1, "L": -1/2}`` means N L^(-1/2)."""
 Span = tuple[int, int, int, Powers]
-"""Of a part of a parameter the dimension, where it begins, and how many entries it has, with their powers."""
+"""Slice of a parameter: (dimension, start, length, length as powers of the axes)."""
 
 
-def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
-    """Return a number that is known at every build as a product of powers of the axes.
+def fit_powers(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
+    """Returns the powers of the axes to which a number is proportional, given its value at every build.
+
+        fit_powers([8, 32, 8], [{N: 4, L: 2}, {N: 8, L: 2}, {N: 4, L: 4}])  ->  {N: 2}
 
     Args:
         numbers: the value at each build.
-        builds: sizes; each but the first differs from it in one axis, or in M with K; several may in the same axis.
+        builds: the sizes of each build. Each differs from the first in one axis, or in M and K; several may differ in
+            the same axis.
 
     Returns:
-        The exponent of every axis that is not 0, or None if the numbers are no such product.
+        The non-zero exponents by axis, or None if the numbers are no such product (or some is zero or not finite).
     """
     powers, base = dict[str, Fraction](), builds[0]
-    if not all(numbers) or not all(map(math.isfinite, numbers)):  # nothing is there at small sizes
+    if not all(numbers) or not all(map(math.isfinite, numbers)):  # it vanishes at small sizes, or is not a number
         return None
     for build, number in list(zip(builds, numbers, strict=True))[1:]:
         (axis, n), *_ = sorted(((x, n) for x, n in base.items() if build[x] != n), key=lambda x: x[0] == "K")
@@ -45,18 +63,29 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
         power = Fraction(p).limit_denominator(4)
         if abs(p - power) > 1e-6:
             return None
-        if powers.setdefault(axis, power) != power:  # at one more size
+        if powers.setdefault(axis, power) != power:  # a second build that differs in this axis disagrees
             return None
     return {axis: power for axis, power in powers.items() if power}
 
 
-class Names:
-    """The names of one network.
+class EquationNames:
+    """The names used in the equations of one network.
 
     Attributes:
-        axes: by letter. parameters: names by symbol of the tensor. signals: names by number of the node.
-        constants: names by what says which it is. frozen: names of frozen tensors. spans: where parts lie.
-        data: the node of the input. tokens: their classes. dropped: those of tokens that nothing mixes.
+        axes: axis of each index name.
+        parameters: parameter name of each tensor symbol.
+        signals: signal name of each node, by number.
+        constants: name of each constant, by what identifies it.
+        frozen: names of frozen tensors.
+        cuts: for each parameter, the (dimension, start, end) of every part of it that is read.
+        spans: for each part of a parameter, the slice that it covers.
+        reserved: names that are in use.
+        axis_of: axis of each index class.
+        letter_of: preferred index name of each index class.
+        part_names: for each part of a tensor, its name in the equations.
+        data: the node of the input.
+        tokens: index classes of the batch and sequence dimensions of the input.
+        dropped: the token classes that no operation mixes; the equations omit their indices.
     """
 
     def __init__(self, nodes: Sequence[TracedNode], builds: Sequence[Mapping[str, int]]) -> None:
@@ -68,53 +97,65 @@ class Names:
         self.frozen: list[str] = []
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.spans: dict[str, Span] = {}
-        self.taken = {"data", "f", *FUNCTIONS}
-        own = [axis for axis in self.base if axis not in LETTERS]  # words of a builder's own
+        self.reserved = {"data", "f", *FUNCTIONS}
+        own = [axis for axis in self.base if axis not in LETTERS]  # axes that only this build function has
         self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
-        self.numbered = _numbered(n.name for n in nodes if n.kind == "param")
-        self._data(nodes)
+        self.part_names = _number_parts(n.name for n in nodes if isinstance(n, Parameter))
+        self._find_data(nodes)
 
-    def _data(self, nodes: Sequence[TracedNode]) -> None:
-        """Finds the data, which of their axes are tokens, and which tokens are mixed by nothing."""
-        datas = [n for n in nodes if n.kind == "data"]
+    def _find_data(self, nodes: Sequence[TracedNode]) -> None:
+        """Finds the input node, its token dimensions, and the token dimensions that no operation mixes.
+
+        Raises:
+            Unreadable: the output does not depend on the input.
+        """
+        datas = [n for n in nodes if isinstance(n, DataNode)]
         if not datas:
-            raise Unreadable("model: the output does not depend on the input")
+            raise Unreadable("model: the output does not depend on the input; let forward use it")
         self.data = max(datas, key=lambda n: len(n.indices))
         hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        marked = [x for x in self.data.indices if any(leaf[1] in ("batch", "place") for leaf in x.root().leaves)]
-        self.tokens = {x.root() for x in marked or sequence}
+        self.tokens = {x.root() for x in sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if node.kind == "blend":  # tokens beside tokens are tokens
+            if isinstance(node, Blend):  # an index along which tokens are concatenated is a token index
                 last = len(node.indices) - 1
                 places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
                 if places & self.tokens:
                     self.tokens.add(node.indices[-1].root())
                     beside |= places
-        loose = {x.root() for x in self.data.indices if self.axis(x) == "S"} - beside
+        loose = {x.root() for x in self.data.indices if self.find_axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
-            if node.kind == "contract":
+            if isinstance(node, ContractionNode):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
-            if node.kind == "pick":
+            if isinstance(node, Pick):
                 mixed.append(node.source.indices[node.slot])
-            if node.kind == "param":
+            if isinstance(node, Parameter):
                 mixed += node.indices
             loose -= {x.root() for x in mixed}
         self.dropped = loose
 
-    def axis(self, index: IndexClass) -> str:
-        """The axis whose multiple a class of indices is."""
+    def find_axis(self, index: IndexClass) -> str:
+        """Returns the axis to which the size of an index class is proportional: N for an index of size 4 N.
+
+        An index of fixed size, or of an axis that never grows, belongs to one of the axes S (tokens), D (input) or E
+        (others).
+
+        Raises:
+            Unreadable: the sizes at the builds are no multiple of one axis.
+        """
         index = index.root()
         if index not in self.axis_of:
-            powers = powers_of(index.sizes, self.builds)
+            powers = fit_powers(index.sizes, self.builds)
             if powers is None or len(powers) > 1 or any(p != 1 for p in powers.values()):
                 whose = sorted({str(leaf[1]) for leaf in index.leaves}) or ["an axis"]
                 raise Unreadable(
-                    f"{', '.join(whose[:3])}: sizes {index.sizes} at the builds are no multiple of one axis of build"
+                    f"{', '.join(whose[:3])}: the sizes {index.sizes} are no multiple of one axis of "
+                    "build; build(sizes) must "
+                    "use sizes['N'] or another single axis for it"
                 )
             inputs = [leaf for leaf in index.leaves if leaf[0] == "data"]
             axis = next(iter(powers), "")
@@ -123,109 +164,130 @@ class Names:
             self.axis_of[index] = axis
         return self.axis_of[index]
 
-    def grows(self, index: IndexClass) -> bool:
-        """Is the axis of a class one that grows?"""
-        return self.axis(index) not in FIXED
+    def is_growing(self, index: IndexClass) -> bool:
+        """Returns whether the axis of an index class may grow."""
+        return self.find_axis(index) not in FIXED
 
     def letters(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
-        """A letter for each label of an equation; empty for tokens that nothing mixes."""
+        """Assigns index names to the labels of one equation; labels of the same axis get different names.
+
+        Args:
+            index_of: the index class of each label.
+
+        Returns:
+            The index name of each label; "" for tokens that no operation mixes.
+        """
         found: dict[int, str] = {}
         for label, index in index_of.items():
             index = index.root()
             if index in self.dropped:
                 found[label] = ""
                 continue
-            axis = self.axis(index)
+            axis = self.find_axis(index)
             pool = [*self.pools[axis], *(chr(0x430 + 16 * [*self.pools].index(axis) % 64 + k) for k in range(8))]
             if index not in self.letter_of:
-                known = {x for other, x in self.letter_of.items() if self.axis(other) == axis}
+                known = {x for other, x in self.letter_of.items() if self.find_axis(other) == axis}
                 self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
             free = (x for x in (self.letter_of[index], *pool) if x not in found.values())
             if not (letter := next(free, "")):
-                raise Unreadable(f"{axis}: more letters in one equation than there are")
+                raise Unreadable(f"{axis}: one equation has too many indices of this axis; split the call")
             found[label] = letter
             self.axes[letter] = axis
         return found
 
-    def own(self, node: TracedNode) -> list[str]:
-        """A letter for each slot of a node."""
+    def name_slots(self, node: TracedNode) -> list[str]:
+        """Returns the index name of each slot of a node."""
         return [*self.letters(dict(enumerate(node.indices))).values()]
 
-    def fresh(self, stem: str) -> str:
-        """A name that nothing has, nor a gradient (of ``k`` it is ``gk``)."""
+    def reserve_name(self, stem: str) -> str:
+        """Returns and reserves an unused name: ``stem``, ``stem_2``, ... The name of its gradient (``g`` + name) is
+        unused, too."""
         name, k = stem, 1
-        while {name, f"g{name}"} & self.taken:
+        while {name, f"g{name}"} & self.reserved:
             k += 1
             name = f"{stem}_{k}"
-        self.taken |= {name, f"g{name}"}
+        self.reserved |= {name, f"g{name}"}
         return name
 
-    def signal(self, node: TracedNode) -> str:
-        """The name of a signal, after the path of its module."""
+    def name_signal(self, node: TracedNode) -> str:
+        """Returns the name of a signal, derived from the path of the module that makes it."""
         if node.number not in self.signals:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
             stem = re.sub(r"\W+", "_", where).strip("_") or "h"
-            stem += f"_{node.name}" if node.kind in FUNCTION_KINDS else ""
-            self.signals[node.number] = self.fresh(re.sub(r"^(?=\d)", "l", stem))
+            stem += f"_{node.name}" if isinstance(node, FunctionNode) else ""
+            self.signals[node.number] = self.reserve_name(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, node: TracedNode) -> str:
-        """The symbol of a parameter; parts of one that overlap are refused."""
+    def name_parameter(self, node: Parameter) -> str:
+        """Returns the symbol of a parameter, or of a part of one, and records which slice the part covers.
+
+        Raises:
+            Unreadable: two parts overlap.
+        """
         name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
-        while part is not None and part[0].kind == "param":
+        while part is not None and isinstance(part[0], Parameter):
             spans[part[0].name] = part[1], part[2][0], part[3][0]
             part = part[0].part
         for whole, span in spans.items():
             for other, there in self.cuts.setdefault(whole, {}).items():
                 apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
                 if there != span and (other == name or not apart):
-                    why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
+                    why = "is used both whole and in parts, or split in two ways; make a parameter of each part"
                     raise refused(name, why)
             self.cuts[whole][name] = span
-        name = self.numbered.get(name, name)
-        if (at := _along(node)) is not None:
+        name = self.part_names.get(name, name)
+        if (at := _locate_part(node)) is not None:
             count = tuple(b - a for a, b in zip(*at[1:], strict=True))
-            powers = powers_of(count, self.builds[: len(count)])
+            powers = fit_powers(count, self.builds[: len(count)])
             self.spans |= {} if powers is None else {name: (at[0], at[1][0], count[0], powers)}
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
         stem = re.sub(r"\W+", "_", re.sub(r"\.weight(?=\[|$)", "", name)).strip("_")
         stem = re.sub(r"^(?=\d)", "W", stem)
-        symbol = self.fresh(stem[0].upper() + stem[1:])
+        symbol = self.reserve_name(stem[0].upper() + stem[1:])
         self.parameters[symbol] = name
         self.frozen += [name] if node.frozen else []
         return symbol
 
-    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
-        """A tensor with its letters; what is in no equation is refused."""
-        if node.kind == "cat" or (node.weight and node.kind not in {"param", *FUNCTION_KINDS}):
-            what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
-            raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        if node.kind in CONSTANT_KINDS:
-            return self.constant(node.number, letters)
-        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
-        return named(name, letters)
+    def write_tensor(self, node: TracedNode, letters: Iterable[str]) -> str:
+        """Writes a tensor with its indices, such as ``W[a,b]``.
 
-    def constant(self, key: Any, letters: Iterable[str]) -> str:
-        """A constant with letters; which it is, the key says."""
+        Raises:
+            Unreadable: equations cannot contain it.
+        """
+        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | FunctionNode)):
+            what = (
+                "a concatenation over which no product sums"
+                if isinstance(node, Concatenation)
+                else "a function of weights alone"
+            )
+            raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
+        if isinstance(node, EquationConstant):
+            return self.write_constant(node.number, letters)
+        if isinstance(node, Parameter):
+            return write_indexed(self.name_parameter(node), letters)
+        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), letters)
+
+    def write_constant(self, key: Any, letters: Iterable[str]) -> str:
+        """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""
         if key not in self.constants:
-            self.constants[key] = self.fresh("C")
-        return named(self.constants[key], letters)
+            self.constants[key] = self.reserve_name("C")
+        return write_indexed(self.constants[key], letters)
 
 
-def named(name: str, letters: Iterable[str]) -> str:
-    """A name with the letters that are not empty."""
+def write_indexed(name: str, letters: Iterable[str]) -> str:
+    """Writes a name with its non-empty indices: ``h[a,b]``, or ``h`` without any."""
     inside = ",".join(x for x in letters if x)
     return f"{name}[{inside}]" if inside else name
 
 
-def _numbered(names: Iterable[str]) -> dict[str, str]:
-    """Of every part of a tensor, named by where it begins, the name by its place among the parts.
+def _number_parts(names: Iterable[str]) -> dict[str, str]:
+    """Renames parts of tensors from their offsets to their positions among the parts.
 
     Examples:
-        >>> _numbered(["qkv[0]", "qkv[32]", "qkv[40]", "out"])
+        >>> _number_parts(["qkv[0]", "qkv[32]", "qkv[40]", "out"])
         {'qkv[0]': 'qkv[0]', 'qkv[32]': 'qkv[1]', 'qkv[40]': 'qkv[2]'}
     """
     paths = {name: name.rstrip("]").replace("]", "").split("[") for name in names if name.endswith("]")}
@@ -239,13 +301,17 @@ def _numbered(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _along(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
-    """The dimension of a parameter that a part is cut from, where it begins and ends, at every build; None where it is
-    no run of entries."""
-    if node.part is None or node.part[0].kind != "param":
+def _locate_part(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
+    """Locates the part of a parameter that a node is.
+
+    Returns:
+        The dimension, and the first entry and the end along it at every build. None if the node is no part, or not a
+        contiguous one.
+    """
+    if node.part is None or not isinstance(node.part[0], Parameter):
         return None
-    whole, slot, start, stop = node.part
-    before, count = _along(whole), len(whole.indices[slot].root().sizes)
+    whole, (_, slot, start, stop) = node.part[0], node.part
+    before, count = _locate_part(whole), len(whole.indices[slot].root().sizes)
     start, stop = (x * (count // len(x)) for x in (start, stop))
     dims, indices = whole.axes, [x.root().sizes for x in whole.indices]
     if dims[slot] in dims[:slot] or (whole.part is not None and (before is None or before[0] != dims[slot])):

@@ -1,4 +1,7 @@
-"""Products of tensors, along dimensions that are named by keys. Read next: ``elementwise.py``, ``rules.py``."""
+"""Products of tensors as contractions, whose dimensions are named by keys as in ``einsum``.
+
+Read next: ``elementwise.py``, ``rules.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +11,98 @@ from typing import Any
 
 import torch
 
-from .graph import CONSTANT_KINDS, SUM_KINDS, Dims, IndexClass, TracedNode, Vector, View, asked_once, times, walk
-from .indices import constant, differs, fixed, part_of
-from .mixing import met, mixes, signed
+from .graph import Dims, View, times
+from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
+from .mixing import find_permuted_pair, mixes, signed
+from .nodes import (
+    Concatenation,
+    ConstantNode,
+    ContractionNode,
+    EquationConstant,
+    IndexClass,
+    Parameter,
+    Pick,
+    Scale,
+    SumNode,
+    TracedNode,
+    Vector,
+    asked_once,
+    walk,
+)
 from .reading import Reader
 
 Operand = tuple[View, Sequence[Any]]
-"""A tensor, and a key for each of its dimensions."""
-SIGNED = "a part of a signal with another sign beside the rest, and the equations have no signs"
+"""A tensor, and a key (any hashable value) for each of its dimensions."""
+SIGNED = "combines a signal with a copy whose entries are partly negated, and equations have no signs"
 
 
 def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
-    """An einsum on dimensions. factor: at every build, what multiplies it."""
-    labels, classes, factors, order, dims = labelled(reader, operands, out)
-    signals = [(v.node, keys) for v, keys in operands if v.node.kind not in {"const", *CONSTANT_KINDS}]
-    if met([x for x, _ in signals]):
-        raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
-    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if y.kind == "param"}
+    """Returns an einsum: a product of tensors, summed over the keys that the result lacks.
+
+        contract(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
+
+    Args:
+        reader: the reader.
+        operands: the tensors with their keys.
+        out: the keys of the result.
+        factor: a number at every build by which the product is multiplied; empty for 1.
+
+    Raises:
+        Unreadable: equations cannot express the product.
+    """
+    labels, classes, factors, order, dims = assign_labels(reader, operands, out)
+    signals = [(v.node, keys) for v, keys in operands if not isinstance(v.node, ConstantNode | EquationConstant)]
+    if find_permuted_pair([x for x, _ in signals]):
+        raise reader.fail(
+            "multiplies a signal by a permuted copy of itself, which equations cannot express; use two signals"
+        )
+    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
     befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))
-    if any(y.name in acting for whole in befores for y in walk(whole) if y.kind == "param"):
-        raise reader.fail("a tensor acts before and after entries change their order; no equation says this")
+    if any(y.name in acting for whole in befores for y in walk(whole) if isinstance(y, Parameter)):
+        raise reader.fail("a parameter acts both before and after a permutation of entries; use two parameters")
     sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
     if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
         raise reader.fail(SIGNED)
-    ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
-    if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
+    ones = [not v.is_constant or all(bool((c == 1).all()) for c in v.values) for v, _ in operands]
+    if any(v.is_constant and not any(bool(c.any()) for c in v.values) for v, _ in operands):
         sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]
         return reader.constant([torch.zeros([n[b] for n in sizes]) for b in range(reader.builds)])
     if not all(ones):
         pairs = zip(operands, ones, strict=True)
-        made = [(v if one else _constant(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
+        made = [(v if one else _convert_operand(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
         return contract(reader, made, out, factor)
-    for key in {key for _, keys in operands for key in keys} - {*out}:  # weights summed where all else repeats
+    for key in {key for _, keys in operands for key in keys} - {*out}:  # a key along which a single weight is summed
         own = [(node, mine) for node, mine in factors if not {*labels.get(key, ())}.isdisjoint(mine)]
         index = [classes[x] for x in labels.get(key, ())]
         if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
             every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
-            node = TracedNode("fixed", index, reader.where, value=every)
+            node = EquationConstant(indices=index, where=reader.where, value=every)
             return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
-        factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it
-    if not factor and len(factors) == 1 and set(factors[0][1]) == set(order):  # in another order alone
+        factor = times(factor, classes[label].root().sizes)  # summing a constant along an index multiplies by its size
+    if (
+        not factor and len(factors) == 1 and set(factors[0][1]) == set(order)
+    ):  # a permutation of dimensions needs no node
         node, mine = factors[0]
         return View(node, [tuple(mine.index(order[e]) if isinstance(e, int) else e for e in d) for d in dims])
-    return View(_product(reader, factors, tuple(order), classes, factor), dims)
+    return View(_build_contraction(reader, factors, tuple(order), classes, factor), dims)
 
 
-def labelled(
+def assign_labels(
     reader: Reader, operands: Sequence[Operand], out: Sequence[Any]
 ) -> tuple[dict[Any, list[int]], dict[int, IndexClass], list[Any], list[int], Dims]:
-    """Labels of every key, their classes, the operands' nodes with labels; and of a result with these keys the
-    labels of its slots, and its dimensions."""
+    """Assigns integer labels to the indices of each key and aligns the operands that share a key.
+
+    Args:
+        reader: the reader.
+        operands: the tensors with their keys.
+        out: the keys of the result.
+
+    Returns:
+        The labels of each key, the index class of each label, the nodes of the operands with the label of each slot,
+        the labels of the result's slots, and the dimensions of the result.
+    """
     uses: dict[Any, list[tuple[View, int]]] = {}
     for view, keys in operands:
         for d, key in enumerate(keys):
@@ -68,7 +111,7 @@ def labelled(
     labels: dict[Any, list[int]] = {}
     classes: dict[int, IndexClass] = {}
     for key, where in uses.items():
-        real = [x for x in where if x[0].node.kind != "const"] or where[:1]
+        real = [x for x in where if not x[0].is_constant] or where[:1]
         rows = [[view.index(e) for e in view.dims[d]] for view, d in real]
         reader.align(rows)
         labels[key] = list(range(len(classes), len(classes) + len(rows[0])))
@@ -76,7 +119,7 @@ def labelled(
     owned: set[int] = set()
     factors: list[Any] = []
     for view, keys in operands:
-        if view.node.kind != "const":
+        if not view.is_constant:
             mine = [-1] * len(view.node.indices)
             for d, key in enumerate(keys):
                 for e, label in zip(view.dims[d], labels.get(key, ()), strict=False):
@@ -89,53 +132,73 @@ def labelled(
     return labels, classes, factors, order, [tuple(slot.get(x, classes[x]) for x in labels.get(k, ())) for k in out]
 
 
-def broadcast(views: Sequence[View]) -> tuple[list[Operand], range]:
-    """Keys of elementwise operands: their dimensions, counted from the last; and those of the result."""
+def assign_broadcast_keys(views: Sequence[View]) -> tuple[list[Operand], range]:
+    """Returns operands whose keys align their last dimensions, as in broadcasting, and the keys of the result."""
     n = max(len(v.dims) for v in views)
     return [(v, range(n - len(v.dims), n)) for v in views], range(n)
 
 
-def _constant(reader: Reader, x: View, keys: Sequence[Any], operands: Sequence[Operand], out: Sequence[Any]) -> View:
-    """A constant of a product; one that differs along an axis that grows, and meets weights alone there, is what a
-    frozen tensor makes."""
+def _convert_operand(
+    reader: Reader, x: View, keys: Sequence[Any], operands: Sequence[Operand], out: Sequence[Any]
+) -> View:
+    """Converts a constant operand of a product into a constant of the equations, or into a frozen tensor.
+
+    It becomes a frozen tensor if it differs along a summed axis that grows and only weights share that axis.
+    """
     grows = {key for d, key in enumerate(keys) if key not in out and not all(x.index(e).fixed for e in x.dims[d])}
-    if not differs(x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
-        return constant(reader, x)
-    mark, shape = x.node.value[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
+    if not varies_along_growing_axis(x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
+        return convert_constant(reader, x)
+    mark, shape = x.values[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
     if mark not in reader.frozen:
         name = f"constants_{len(reader.frozen) + 1}"
-        reader.frozen[mark] = reader.leaf_view("frozen", name, shape, x.node.value[0].double())
-    return acting(reader, reader.frozen[mark])
+        reader.frozen[mark] = reader.leaf_view(name, shape, x.values[0].double(), frozen=True)
+    return act_on_constant(reader, reader.frozen[mark])
 
 
-def acting(reader: Reader, x: View) -> View:
-    """What is made of weights alone, as it acts on a constant."""
+def act_on_constant(reader: Reader, x: View) -> View:
+    """Returns a function of weights as a product with the constant 1, since equations have no functions of weights
+    alone."""
     keys = range(len(x.dims))
-    return contract(reader, [(x, keys), (fixed(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys)
+    return contract(
+        reader, [(x, keys), (make_fixed_constant(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys
+    )
 
 
-def _product(
+def _build_contraction(
     reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
 ) -> TracedNode:
-    """A contraction; weights that are sums or products of weights, concatenations and added constants are written
-    out where they meet others."""
+    """Builds a contraction node, with operands expanded that are no signals of their own.
+
+    Scaled operands, sums and products of weights, and concatenations are expanded: (A + B) x -> A x + B x.
+
+    Args:
+        reader: the reader.
+        factors: the operands, as (node, label of each slot).
+        out: the labels of the result.
+        classes: the index class of each label; expansions add labels.
+        factor: a number at every build by which the product is multiplied; empty for 1.
+    """
     alone = len(factors) == 1
     for k, (node, mine) in enumerate(factors):
         before, after = factors[:k], factors[k + 1 :]
         scaled = alone and set(mine) == set(out)
-        if node.kind == "scale" and (scaled or (not alone and node.weight)):
-            return _product(reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
-        if node.kind in SUM_KINDS and node.weight and not alone:
+        if isinstance(node, Scale) and (scaled or (not alone and node.weight)):
+            return _build_contraction(
+                reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor)
+            )
+        if isinstance(node, SumNode) and node.weight and not alone:
             terms = []
-            for term, labels in node.sources:
-                now = [*before, (term, tuple(mine[x] for x in labels)), *after]
+            for term, own in node.sources:
+                now = [*before, (term, tuple(mine[x] for x in own)), *after]
                 if any(not any(x in m for _, m in now) for x in out):
-                    raise reader.fail("weights that are repeated are added to weights; add them to signals")
-                terms.append((_product(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
-            return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
-        moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
-        if node.kind == "contract" and (
-            alone or node.weight or moved or _mixes(reader, node, mine, [*before, *after], out)
+                    raise reader.fail("adds weights of different shapes; add each to a signal instead")
+                terms.append((_build_contraction(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
+            return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
+        if isinstance(node, ContractionNode) and (
+            alone
+            or node.weight
+            or (len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out))
+            or _is_signal_made_matrix(reader, node, mine, [*before, *after], out)
         ):
             names = {x: mine[j] for j, x in enumerate(node.out)}
             for x in node.labels:
@@ -143,59 +206,89 @@ def _product(
                     names[x] = max([*classes, *names.values()]) + 1
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-            return _product(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
-        if own := _own_factor(node):
-            return _product(reader, [*before, (_without_factor(node), mine), *after], out, classes, times(factor, own))
-        if node.kind == "cat":
-            return _distributed(reader, factors, k, out, classes, factor)
+            return _build_contraction(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
+        if of_its_own := _find_common_factor(node):
+            rest = [*before, (_drop_common_factor(node), mine), *after]
+            return _build_contraction(reader, rest, out, classes, times(factor, of_its_own))
+        if isinstance(node, Concatenation):
+            return _distribute_over_parts(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
-    return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
+    indices, sources = [classes[x] for x in out], tuple(factors)
+    return ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=labels, factor=factor)
 
 
-def _mixes(reader: Reader, node: TracedNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]) -> bool:
-    """Is it matrices that signals mix, gate or make, which then act on another signal along a width of their own?"""
+def _is_signal_made_matrix(
+    reader: Reader, node: ContractionNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
+) -> bool:
+    """Returns whether a product is a matrix made by signals (gated or mixed weights) that now acts on another signal.
+
+    Args:
+        reader: the reader.
+        node: the product.
+        mine: the label of each of its slots.
+        others: the other operands, as (node, labels).
+        out: the labels of the result.
+    """
     own = dict(zip(node.out, mine, strict=True))
-    widths = {x for x, index in node.labels.items() if x in own and _width(reader, index)}
+    widths = {x for x, index in node.labels.items() if x in own and _is_width(reader, index)}
     theirs = {x for g, labels in node.sources if not g.weight for x in labels}
     acted = {x for g, labels in others if not g.weight for x in labels} - {*out}
     matrices = [widths & {*labels} - theirs for g, labels in node.sources if g.weight]
     return any(len(x) > 1 and acted & {own[k] for k in x} for x in matrices)
 
 
-def _width(reader: Reader, index: IndexClass) -> bool:
-    """Does an index grow, and not with the number of experts?"""
+def _is_width(reader: Reader, index: IndexClass) -> bool:
+    """Returns whether an index grows along an axis other than the number of experts M."""
     sizes = index.root().sizes
     return any(n != sizes[0] and run.doubled != "M" for n, run in zip(sizes, reader.runs, strict=True))
 
 
-def _own_factor(node: TracedNode) -> Vector:
-    """The factor of a product of signals that sums along no axis that grows, or of every term of a sum of such."""
-    if node.weight or node.exact is not None or node.kind not in {*SUM_KINDS, "pick", "contract"}:
+def _find_common_factor(node: TracedNode) -> Vector:
+    """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
+    of such products share; empty if there is none."""
+    if node.weight or node.exact is not None:
         return ()
-    if node.kind != "contract":
-        first, *more = map(_own_factor, node.children)
+    if isinstance(node, SumNode | Pick):
+        first, *more = map(_find_common_factor, node.children)
         return first if all(f == first for f in more) else ()
+    if not isinstance(node, ContractionNode):
+        return ()
     takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
     return () if takes or any(c.weight for c in node.children) else node.factor
 
 
 @asked_once
-def _without_factor(node: TracedNode) -> TracedNode:
-    """What it is of."""
-    of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
-    return node.but(factor=(), sources=of, call=None, part=None)
+def _drop_common_factor(node: TracedNode) -> TracedNode:
+    """Returns the node without the factor that ``_find_common_factor`` returns."""
+    if isinstance(node, ContractionNode):
+        return node.but(factor=(), call=None, part=None)
+    of = tuple((_drop_common_factor(c), own) for c, own in node.sources)
+    return node.but(sources=of, call=None, part=None)
 
 
-def _distributed(
+def _distribute_over_parts(
     reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
 ) -> TracedNode:
-    """A concatenation that is summed over: a product for each of its parts."""
+    """Expands a product with a concatenation along a summed index: cat([a, b]) @ W -> a @ W[:k] + b @ W[k:].
+
+    Args:
+        reader: the reader.
+        factors: the operands, as (node, label of each slot).
+        k: position of the concatenation among them.
+        out: the labels of the result.
+        classes: the index class of each label.
+        factor: a number at every build by which the product is multiplied; empty for 1.
+
+    Raises:
+        Unreadable: the index of the concatenation is not summed.
+    """
     node, mine = factors[k]
+    assert isinstance(node, Concatenation)
     label = mine[node.slot]
     if label in out:
-        raise reader.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
+        raise reader.fail("multiplies a concatenation along an axis that grows; multiply its parts before torch.cat")
     terms = []
-    for (part, own), start in zip(node.sources, node.value, strict=True):
+    for (part, own), start in zip(node.sources, node.begins, strict=True):
         along = [x.root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
         size = [prod(column) for column in zip(*(x.sizes for x in along), strict=True)]
         stop, fresh = tuple(a + n for a, n in zip(start, size, strict=True)), max([*classes, *mine]) + 1
@@ -204,10 +297,10 @@ def _distributed(
         for g, labels in factors[:k] + factors[k + 1 :]:
             if label in labels:
                 at, count = labels.index(label), len(labels)
-                g = part_of(reader, g, at, start, stop)
+                g = slice_node(reader, g, at, start, stop)
                 reader.align([along, g.indices[at : at + 1 + len(g.indices) - count]])
                 labels = (*labels[:at], *inner, *labels[at + 1 :])
             now.append((g, labels))
         now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
-        terms.append((_product(reader, now, out, known, factor), tuple(range(len(out)))))
-    return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
+        terms.append((_build_contraction(reader, now, out, known, factor), tuple(range(len(out)))))
+    return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))

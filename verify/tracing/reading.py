@@ -17,8 +17,25 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 
-from .graph import SUM_KINDS, Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
-from .recording import Number, Recording, Ref, TorchCall, refs
+from .graph import Dims, View
+from .nodes import (
+    ConstantNode,
+    DataNode,
+    IndexClass,
+    Leaf,
+    Parameter,
+    Pieces,
+    Restart,
+    Sizes,
+    Stopped,
+    SumNode,
+    TracedNode,
+    Unreadable,
+    join,
+    refused,
+    walk,
+)
+from .recording import Recording, Ref, TorchCall, VaryingNumber, refs
 from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
@@ -72,12 +89,12 @@ class Reader:
             Restart: a leaf was split.
         """
         first = self.runs[0]
-        leaves = [("param", name, number) for number, name in first.parameters.items()]
-        leaves += [("data", "data", number) for number, place in first.inputs.items() if place == 0]
+        leaves: list[Any] = [(Parameter, name, number) for number, name in first.parameters.items()]
+        leaves += [(DataNode, "data", number) for number, place in first.inputs.items() if place == 0]
         for kind, name, number in leaves:
             shape, value = zip(*(run.tensors[number].shape for run in self.runs), strict=True), first.tensors[number]
             value = value.double() if value.is_floating_point() else value
-            self.views[number] = self.leaf_view(kind, name, shape, value)
+            self.views[number] = self.leaf_view(name, shape, value, kind)
         for calls in zip(*(run.calls for run in self.runs), strict=True):
             self.call, self.calls, self.made, self.name = calls[0], calls, 0, calls[0].name.strip("_")
             if any(r.number in self.regions.needed for r in refs(calls[0].result)):
@@ -94,7 +111,7 @@ class Reader:
         for k, r in enumerate(results):
             if r.number in found and r.number not in numbers:
                 x, told = self.view(Ref(found[r.number].x)), partial(self.told, self, found[r.number], r.number)
-                made = [self.constant(v) for v in self.values] if x.node.kind == "const" else _given(self, [x], told)
+                made = [self.constant(v) for v in self.values] if x.is_constant else _given(self, [x], told)
                 self._put(call, k, r, made)
         if not any(r.number in self.regions.needed - found.keys() for r in results):
             return
@@ -105,10 +122,10 @@ class Reader:
                 self.views[number] = stopped(self, self.views[number])
             self.held.discard(number)
         read = [self.view(r) for r in refs((call.arguments, call.keywords))]
-        if all(v.node.kind == "const" for v in read):
+        if all(v.is_constant for v in read):
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
             return
-        if any(v.node.kind == "pieces" for v in read[call.name in ("__setitem__", "__getitem__") :]):
+        if any(isinstance(v.node, Pieces) for v in read[call.name in ("__setitem__", "__getitem__") :]):
             raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
@@ -140,7 +157,7 @@ class Reader:
             return type(x)(map(self._bound, zip(*trees, strict=True)))
         if isinstance(x, dict):
             return {k: self._bound([t[k] for t in trees]) for k in x}
-        return Number(trees) if isinstance(x, int | float) and len(set(trees)) > 1 else x
+        return VaryingNumber(trees) if isinstance(x, int | float) and len(set(trees)) > 1 else x
 
     @property
     def where(self) -> str:
@@ -159,20 +176,36 @@ class Reader:
             self.views[ref.number] = self.constant([run.tensors[ref.number] for run in self.runs])
         return self.views[ref.number]
 
-    def leaf_view(self, kind: str, name: str, shape: Iterable[Sizes], value: Tensor) -> View:
-        """A leaf of the graph: ``param``, ``data``, or what is ``frozen``. shape: the sizes of every dimension."""
-        found = [self.leaf((kind, name, d), sizes) for d, sizes in enumerate(shape)]
+    def leaf_view(
+        self,
+        name: str,
+        shape: Iterable[Sizes],
+        value: Tensor,
+        kind: type[Parameter | DataNode] = Parameter,
+        frozen: bool = False,
+    ) -> View:
+        """Return a leaf of the graph.
+
+        Args:
+            shape: The size of every dimension, at every build.
+            value: The value at the first build.
+            frozen: Whether it is a constant of the module that stands as a frozen parameter.
+        """
+        origin = "frozen" if frozen else "param" if kind is Parameter else "data"
+        found = [self.leaf((origin, name, d), sizes) for d, sizes in enumerate(shape)]
         indices = [index for dim in found for index in dim]
         axes, places = tuple(d for d, dim in enumerate(found) for _ in dim), iter(range(len(indices)))
-        node = TracedNode("data" if kind == "data" else "param", indices, name=name, axes=axes, frozen=kind == "frozen")
-        node.value = value.reshape([x.sizes[0] for x in indices])
+        value = value.reshape([x.sizes[0] for x in indices])
+        node: Leaf = DataNode(indices=indices, value=value)
+        if kind is Parameter:
+            node = Parameter(indices=indices, value=value, name=name, axes=axes, frozen=frozen)
         return View(node, [tuple(next(places) for _ in dim) for dim in found])
 
     def constant(self, values: Sequence[Tensor]) -> View:
         """Values that come from no parameter and no input."""
         shapes = zip(*(v.shape for v in values), strict=True)
         dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
-        return View(TracedNode("const", [], value=list(values)), dims)
+        return View(ConstantNode(values=list(values)), dims)
 
     def constants(self, first: int = 0) -> list[View]:
         """The results of the call, but the first ones, as constants."""
@@ -188,7 +221,7 @@ class Reader:
 
     def vector(self, x: Any) -> Any:
         """A number at every build."""
-        return x if isinstance(x, Number) else self.same_everywhere(x)
+        return x if isinstance(x, VaryingNumber) else self.same_everywhere(x)
 
     def same_everywhere(self, k: int) -> Sizes:
         """A size that is the same at every build."""
@@ -236,7 +269,7 @@ class Reader:
 
 def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
     """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
-    if isinstance(made, View) and made.node.kind in SUM_KINDS:
+    if isinstance(made, View) and isinstance(made.node, SumNode):
         terms = (
             reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
         )
@@ -258,7 +291,7 @@ def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any
 
 def trains(reader: Reader, node: TracedNode) -> bool:
     """Does a gradient of the output reach a tensor that a node is made of?"""
-    return any(x.kind == "param" and x.name in reader.runs[0].trained for x in walk(node))
+    return any(isinstance(x, Parameter) and x.name in reader.runs[0].trained_names for x in walk(node))
 
 
 def stopped(reader: Reader, x: View) -> View:
@@ -267,8 +300,8 @@ def stopped(reader: Reader, x: View) -> View:
     Raises:
         Unreadable: a gradient reaches a matrix elsewhere.
     """
-    if x.node.kind == "const" or (x.node.weight and not trains(reader, x.node)):
+    if x.is_constant or (x.node.weight and not trains(reader, x.node)):
         return x
-    if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
+    if x.node.weight and (not isinstance(x.node, Parameter) or sum(not index.fixed for index in x.node.indices) > 1):
         raise reader.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
-    return View(x.node.behind("stopped", reader.where, name="stopped", exact=lambda v: v), x.dims)
+    return View(x.node.derive(Stopped, reader.where), x.dims)

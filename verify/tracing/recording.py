@@ -1,8 +1,9 @@
-"""Runs a module once and writes down the torch calls that it makes: names, arguments, tensors, the module's path.
+"""Runs a module once and records the torch calls that it makes: name, arguments, results, and the module's path.
 
-A mode for torch functions sees a call before it is taken apart; within composites that have no rule a mode for
-dispatch sees the calls of aten, which have the names of the same table. Nothing is compiled, so loops that depend on
-data run as they are. Read next: ``reading.py``.
+A torch function mode sees each call before it is decomposed. Inside a call without a rule, a dispatch mode sees the
+aten calls, which are looked up under the same names. Nothing is compiled, so loops that depend on data run as they are.
+Read
+next: ``reading.py``.
 """
 
 from __future__ import annotations
@@ -23,31 +24,50 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import guard_foreign_code
 
-from .building import Guessed
+from .building import GuessedInput
 from .calls import APART, MAKERS, plain, ruled
-from .graph import NotFinite, Unreadable, refused
+from .nodes import NotFinite, Unreadable, refused
 
-ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
-"""Calls that make numbers of python of a tensor."""
-NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
-"""Beginnings of names of calls that draw."""
+TO_PYTHON = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
+"""Calls that convert a tensor to a Python number."""
+RANDOM_CALLS = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
+"""Prefixes of the names of calls that draw random numbers."""
 STOPS = {"detach", "detach_", "get_data"}
 """Calls through which no gradient passes."""
-ORDER = "model: topk: the order of what is chosen changes the output"
+ORDER_MATTERS = (
+    "model: topk: the output changes with the order of the selected entries; let it depend on the selection alone "
+    "(scatter back, or sum over the selected)"
+)
 
 Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor of a recording, by number."""
+    """A reference to a tensor of a recording.
+
+    Attributes:
+        number: the key of the tensor in ``Recording.tensors``.
+    """
 
     number: int
 
 
 @dataclass
 class TorchCall:
-    """One torch call. key: module, name and how often that name was called there before. held: without gradients."""
+    """One recorded torch call.
+
+    Attributes:
+        name: name of the function.
+        function: the function itself.
+        arguments: positional arguments, with a ``Ref`` in place of each tensor.
+        keywords: keyword arguments, likewise.
+        result: the result, likewise.
+        module: path of the module that made the call.
+        key: (module, name, number of earlier calls of that name in the module); identifies the call in other runs.
+        stale: tensors it reads that were changed in place, through a view, since they were recorded.
+        held: whether it was made without gradients (``torch.no_grad``).
+    """
 
     name: str
     function: Any
@@ -59,9 +79,13 @@ class TorchCall:
     stale: frozenset[int] = frozenset()
     held: bool = False
 
-    def again(self, value: Callable[[int], Tensor]) -> list[Tensor]:
-        """Return the results of the call with other tensors, by number; it may write into copies of them."""
-        arguments, keywords = mapped((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
+    def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
+        """Runs the call again on other tensors and returns the resulting tensors.
+
+        Args:
+            value: maps the number of each tensor argument to the tensor to use; the call works on copies.
+        """
+        arguments, keywords = map_leaves((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
         with torch.no_grad():
             out = self.function(*arguments, **keywords)
         return [*leaves(arguments[0] if self.name == "__setitem__" else out, Tensor)]
@@ -69,14 +93,20 @@ class TorchCall:
 
 @dataclass
 class Recording:
-    """One run.
+    """The calls and tensors of one forward pass.
 
     Attributes:
-        calls: in order. tensors: by number, as they were made.
-        parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        frozen: parameters that do not train. output: the logits. outputs: what every module returned last, by name.
-        few: out of how many each top-K chooses that leaves some out.
-        doubled: the axis that is twice as large as in the first run of a reading.
+        calls: the calls in order.
+        tensors: every tensor by number, with the values it had when it was made.
+        parameters: names of the parameters, by number.
+        buffers: names of the floating-point buffers, by number.
+        inputs: positions among the tensor inputs, by number.
+        places: cache of the reader: for each call, where the entries of its results come from.
+        output: the tensor that the module returns.
+        outputs: the first tensor that each submodule returned in its last call, by path.
+        frozen: numbers of the parameters that do not require gradients.
+        partial_topk: for each top-K call that leaves out some candidates, the number of candidates.
+        doubled: the axis that is larger than in the first run of a reading; empty for the first run.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -88,26 +118,27 @@ class Recording:
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
     frozen: frozenset[int] = frozenset()
-    few: list[int] = field(default_factory=list)
+    partial_topk: list[int] = field(default_factory=list)
     doubled: str = ""
 
     def tensor(self, ref: Ref) -> Tensor:
-        return real(self.tensors[ref.number])
+        """Returns the recorded values of a tensor; a complex tensor has an additional last dimension of size 2."""
+        return as_real_pairs(self.tensors[ref.number])
 
     @property
-    def names(self) -> list[tuple[str, str]]:
-        """The calls, as they are compared between builds."""
+    def call_names(self) -> list[tuple[str, str]]:
+        """The (name, module) pairs of all calls. Two runs are comparable if these agree."""
         return [(call.name, call.module) for call in self.calls]
 
     @cached_property
-    def trained(self) -> set[str]:
-        """The parameters that a gradient of the output reaches."""
+    def trained_names(self) -> set[str]:
+        """Names of the parameters that a gradient of the output reaches."""
         passing = [call for call in self.calls if not call.held and call.name not in STOPS]
-        reached = _behind(replace(self, calls=passing), {self.output.number})
+        reached = _find_ancestors(replace(self, calls=passing), {self.output.number})
         return {name for number, name in self.parameters.items() if number in reached}
 
 
-def attention(
+def decompose_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -117,7 +148,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(scale query key) value, call by call."""
+    """Computes scaled dot product attention, softmax(scale q k^T) v, by calls that have rules.
+
+    The arguments are those of ``torch.nn.functional.scaled_dot_product_attention``.
+    """
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
     logits = (query @ key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -132,10 +166,18 @@ def attention(
 def normalise_groups(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, entries: int, groups: int, eps: float
 ) -> Tensor:
-    """Applies a group norm call by call: each group of channels is centred and divided by its standard deviation.
+    """Computes a group norm by calls that have rules. Each group of channels is centred and divided by its standard
+    deviation.
 
     Args:
-        x: a tensor (n, channels, ...) with the given number of entries of each channel.
+        x: a tensor of shape (n, channels, ...).
+        weight: gain of shape (channels,), or None.
+        bias: bias of shape (channels,), or None.
+        n: size of the batch.
+        channels: number of channels.
+        entries: number of entries of each channel.
+        groups: number of groups.
+        eps: added to the variance.
     """
     y = x.reshape(n, groups, channels * entries // groups)
     y = y - y.mean(-1, keepdim=True)
@@ -145,13 +187,17 @@ def normalise_groups(
     return y if bias is None else y + bias.reshape(side)
 
 
-def real(x: Tensor) -> Tensor:
-    """Complex numbers as pairs along one more dimension."""
+def as_real_pairs(x: Tensor) -> Tensor:
+    """Returns a complex tensor as real pairs along an additional last dimension, and any other tensor unchanged."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
-class _Inside(TorchDispatchMode):
-    """Calls of aten inside of a call that has no rule, each taken apart until it has one."""
+class _Decomposer(TorchDispatchMode):
+    """Decomposes a call that has no rule: records its aten calls, each decomposed further until it has a rule.
+
+    Attributes:
+        recorder: the recorder to which the calls are added.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -162,67 +208,95 @@ class _Inside(TorchDispatchMode):
         if name.startswith("_scaled_dot_product"):
             truth = func(*args, **keywords)
             written = {"is_causal": any(args[4:5]), **keywords}
-            return self.recorder.attended(self, truth[0], args[:3], written), *truth[1:]
+            return self.recorder.record_attention(self, truth[0], args[:3], written), *truth[1:]
         if name == "native_group_norm":
             statistics = func(*args)[1:]
             with self:
                 return normalise_groups(*args), *statistics
-        if self.recorder.whole(name, args, keywords) or func not in decomposition_table:
+        if self.recorder.is_recorded_whole(name, args, keywords) or func not in decomposition_table:
             result = func(*args, **keywords)
-            self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
+            self.recorder.record_call(name, func, args, keywords, result, fresh=name.endswith("_"))
             return result
         with self:
             return decomposition_table[func](*args, **keywords)
 
 
-class _Every(TorchFunctionMode):
-    """Makes top-K choose all entries, where its K is the given number (0: any number)."""
+class _ForceTopKAll(TorchFunctionMode):
+    """Makes top-K calls select all candidates.
+
+    Args:
+        number: the K of the calls to change; 0 changes all of them.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "topk" and _takes_all(self.number, args, kwargs or {}):
-            dim = _along(args, kwargs or {})
+        if getattr(func, "__name__", "") == "topk" and _is_forced_to_all(self.number, args, kwargs or {}):
+            dim = _get_topk_dim(args, kwargs or {})
             return func(args[0], args[0].shape[dim], dim)
         return func(*args, **kwargs or {})
 
 
-def _along(args: Any, keywords: Mapping[str, Any]) -> int:
-    """The dimension of a top-K."""
+def _get_topk_dim(args: Any, keywords: Mapping[str, Any]) -> int:
+    """Returns the dimension along which a top-K call selects."""
     along: int = keywords.get("dim", args[2] if len(args) > 2 else -1)
     return along
 
 
-def _takes_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
-    """Return whether a top-K call is to choose all entries; ``every`` as for ``record``."""
+def _is_forced_to_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
+    """Returns whether a top-K call is to select all candidates.
+
+    Args:
+        every: as for ``record``.
+        args: positional arguments of the call.
+        keywords: keyword arguments of the call.
+    """
     return every is not None and every in (0, keywords.get("k", args[1] if len(args) > 1 else None))
 
 
 class Recorder(TorchFunctionMode):
-    """Writes calls down; a tensor is known by its identity, and kept so that no other takes it.
+    """Records the torch calls made inside the context.
+
+    Tensors are identified by ``id`` and kept alive, so that no other tensor gets the same one.
 
     Args:
-        strict: refuse a branch on what is computed.
-        every, apart: as for ``record``.
+        strict: whether converting a computed tensor to a Python number is an error, since a branch may depend on it.
+        every: as for ``record``.
+        apart: as for ``record``.
+
+    Attributes:
+        run: the recording.
+        path: stack of the paths of the modules that are being called.
+        ids: number of each tensor, by ``id``.
+        versions: the version counter of each tensor when it was recorded, by number.
+        dependent: numbers of the tensors that depend on a parameter or on a floating-point input.
+        reordered: whether a top-K returned all candidates in their own order instead of sorted.
+        slices: arguments of the ``__getitem__`` call that made a tensor, by ``id``.
+        counts: number of calls so far of each (module, name).
     """
 
     def __init__(self, strict: bool = True, every: int | None = None, apart: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.every, self.apart, self.path = Recording(), strict, every, apart, [""]
+        self.run, self.strict, self.force_topk_all, self.decompose, self.path = Recording(), strict, every, apart, [""]
         self.ids: dict[int, int] = {}
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
-        self.moved: set[int] = set()
-        self.chosen = False
+        self.dependent: set[int] = set()
+        self.reordered = False
         self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def ref(self, x: Tensor, made: bool = False) -> Ref:
-        """The number of a tensor. made: it is a result, whose values are those of now."""
+        """Returns the reference of a tensor, and records its values if it is new.
+
+        Args:
+            x: the tensor.
+            made: whether it is the result of the current call; then its values are recorded again.
+        """
         fresh = id(x) not in self.ids
-        if fresh or (made and self._stale(x)):  # what was written in place is another tensor
+        if fresh or (made and self._is_stale(x)):  # a tensor that was changed in place counts as a new one
             self.ids[id(x)] = len(self.kept)
             self.kept.append(x)
         number = self.ids[id(x)]
@@ -233,6 +307,7 @@ class Recorder(TorchFunctionMode):
         return Ref(number)
 
     def fail(self, name: str, what: str) -> Unreadable:
+        """Returns an error that names the current module and a call."""
         return refused(f"{self.path[-1] or 'model'}: {name}", what)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -240,55 +315,85 @@ class Recorder(TorchFunctionMode):
         if name == "__get__":
             name = "get_" + func.__self__.__name__
         if name == "scaled_dot_product_attention":
-            return self.attended(self, func(*args, **keywords), args, keywords)
-        if not self.whole(name, args, keywords):
-            with _Inside(self):
+            return self.record_attention(self, func(*args, **keywords), args, keywords)
+        if not self.is_recorded_whole(name, args, keywords):
+            with _Decomposer(self):
                 result = func(*args, **keywords)
             self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
             return result
         if name == "einsum" and isinstance(args[0], str):
-            args = self._paired(func, *_spelled(*args))
-        if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
-            every = ", or build with K = M (every expert)" if any(c.name == "topk" for c in self.run.calls) else ""
-            todo = f"equations would hold for these values alone; leave out the branch (assert, early exit){every}"
-            raise self.fail(name, f"a branch on what is computed; {todo}")
+            args = self._record_pairs(func, *_parse_einsum(*args))
+        if name in TO_PYTHON and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
+            every = (
+                ", or let build return K = M (all experts active)"
+                if any(c.name == "topk" for c in self.run.calls)
+                else ""
+            )
+            todo = f"equations would hold only for these values; remove the branch (assert, early exit){every}"
+            raise self.fail(name, f"Python code branches on a computed tensor; {todo}")
         if isinstance(keywords.get("out"), Tensor):
-            raise self.fail(name, "writes into out=; return the result instead")
-        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
+            raise self.fail(name, "the argument out= cannot be read; assign the result instead")
+        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._is_stale(x))
         result = func(*args, **keywords)
         if name == "topk":
             if result[0].shape != args[0].shape:
-                self.run.few.append(args[0].shape[_along(args, keywords)])
-            if _takes_all(self.every, args, keywords) or result[0].shape == args[0].shape:
-                result = self._in_order(args[0], _along(args, keywords))
+                self.run.partial_topk.append(args[0].shape[_get_topk_dim(args, keywords)])
+            if _is_forced_to_all(self.force_topk_all, args, keywords) or result[0].shape == args[0].shape:
+                result = self._select_all(args[0], _get_topk_dim(args, keywords))
         if name == "__getitem__":
             self.slices[id(result)] = args
         if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
             name, func, args = "__setitem__", Tensor.__setitem__, (*self.slices[id(args[0])], args[1])
-        self.note(name, func, args, keywords, result, stale)
+        self.record_call(name, func, args, keywords, result, stale)
         return result
 
-    def whole(self, name: str, args: Any, keywords: Any) -> bool:
-        """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
-        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
-        if not self.apart and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
+    def is_recorded_whole(self, name: str, args: Any, keywords: Any) -> bool:
+        """Returns whether a call is recorded as it is, instead of the aten calls inside it.
+
+        It is if it has a rule, is a function of at most one dependent tensor, or writes in place.
+        """
+        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
+        if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
             return True
         return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
 
-    def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
-        """Attention, call by call.
+    def record_attention(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
+        """Records attention as the calls of ``decompose_attention`` and returns its result.
+
+        Args:
+            mode: the context that records.
+            truth: the result of torch, for comparison.
+            args: positional arguments of attention.
+            keywords: keyword arguments of attention.
 
         Raises:
-            Unreadable: it is not what torch gives.
+            Unreadable: the result differs from that of torch.
         """
         with mode:
-            made = attention(*args, **keywords)
+            made = decompose_attention(*args, **keywords)
         if made.shape != truth.shape or not torch.allclose(made, truth, 1e-5, 1e-7, equal_nan=True):
-            raise self.fail("attention", "torch gives other numbers than the calls that it is written out in")
+            raise self.fail(
+                "attention", "torch returns other values than softmax(scale q k^T) v; write attention out yourself"
+            )
         return made
 
-    def _paired(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
-        """An einsum of two operands, the last of its products of two: those first that sum what no other has."""
+    def _record_pairs(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
+        """Splits an einsum of several operands into einsums of two and records all but the last of them.
+
+            einsum("ab,bc,cd->ad", x, y, z)  ->  records einsum("bc,cd->bd", y, z), returns the einsum of x and that
+            result
+
+        Pairs that share a summed index come first.
+
+        Args:
+            func: ``torch.einsum``.
+            terms: the indices of each operand.
+            out: the indices of the result.
+            operands: the tensors.
+
+        Returns:
+            The arguments of the last einsum.
+        """
 
         def pair() -> tuple[int, int, set[str]] | None:
             for b in reversed(range(len(terms))):
@@ -303,23 +408,25 @@ class Recorder(TorchFunctionMode):
             letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
             two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
             made = func(*two)
-            self.note("einsum", func, two, {}, made)
+            self.record_call("einsum", func, two, {}, made)
             for k in (b, a):
                 del terms[k], operands[k]
             terms.append(letters)
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 
-    def _in_order(self, x: Tensor, dim: int) -> Any:
-        """All that are chosen, in the order in which they are, so that which is where depends on no values."""
-        self.chosen = True
+    def _select_all(self, x: Tensor, dim: int) -> Any:
+        """Returns what a top-K of all candidates returns, but in their own order, so that positions depend on no
+        values."""
+        self.reordered = True
         at = torch.arange(x.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
         return torch.return_types.topk((x.clone(), at.expand(x.shape).clone()))
 
-    def _stale(self, x: Tensor) -> bool:
+    def _is_stale(self, x: Tensor) -> bool:
+        """Returns whether a tensor was changed in place since its values were recorded."""
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
-    def note(
+    def record_call(
         self,
         name: str,
         func: Any,
@@ -329,19 +436,29 @@ class Recorder(TorchFunctionMode):
         stale: frozenset[int] = frozenset(),
         fresh: bool = False,
     ) -> None:
-        """One call that was made. fresh: its result is another tensor than it was."""
-        arguments, named = mapped((args, keywords), Tensor, self.ref)
+        """Adds a call to the recording, unless it returns no tensor.
+
+        Args:
+            name: name of the function.
+            func: the function.
+            args: its positional arguments.
+            keywords: its keyword arguments.
+            result: what it returned.
+            stale: numbers of arguments that were changed in place through a view.
+            fresh: whether the result gets a new number although the tensor object is known (in-place aten calls).
+        """
+        arguments, named = map_leaves((args, keywords), Tensor, self.ref)
         if fresh:
             self.ids.pop(id(result), None)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
-        moved = any(r.number in self.moved for r in refs((arguments, named)))
+        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
+        moved = any(r.number in self.dependent for r in refs((arguments, named)))
         if moved and not name.startswith(MAKERS):
             outs = list(refs(out))
             if name == "topk" and result[0].shape == args[0].shape:
                 outs = outs[:1]
-            self.moved |= {r.number for r in outs}
+            self.dependent |= {r.number for r in outs}
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
         self.counts[module, name] += 1
@@ -349,8 +466,12 @@ class Recorder(TorchFunctionMode):
         self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale, held))
 
 
-def _spelled(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
-    """The letters of every operand of an einsum, those of its result, and the operands; no ellipsis is left."""
+def _parse_einsum(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
+    """Parses the arguments of an einsum, with an ellipsis replaced by unused indices.
+
+    Returns:
+        The indices of each operand, those of the result, and the operands.
+    """
     operands = list(rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest)
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms, free = left.split(","), [x for x in ascii_letters if x not in equation]
@@ -366,7 +487,7 @@ def _spelled(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
 
 
 def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
-    """What is of this kind in arguments or in a result, in order."""
+    """Yields the objects of one type inside nested lists, tuples and dicts, in order."""
     if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, list | tuple | dict):
@@ -374,26 +495,26 @@ def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
             yield from leaves(x, kind)
 
 
-class Number(tuple[float, ...]):
-    """A number of python that is another at another build."""
+class VaryingNumber(tuple[float, ...]):
+    """A Python number whose value depends on the sizes: its value at each build."""
 
 
-def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
-    """Arguments or a result with what is of this kind replaced."""
+def map_leaves(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
+    """Returns nested lists, tuples and dicts with ``f(x)`` in place of every object x of one type."""
     if isinstance(tree, kind):
         return f(tree)
-    if isinstance(tree, list | tuple) and not isinstance(tree, Number):
-        return (list if type(tree) is list else tuple)(mapped(x, kind, f) for x in tree)
-    return {k: mapped(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
+    if isinstance(tree, list | tuple) and not isinstance(tree, VaryingNumber):
+        return (list if type(tree) is list else tuple)(map_leaves(x, kind, f) for x in tree)
+    return {k: map_leaves(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 
 
 def refs(tree: Any) -> Iterator[Ref]:
-    """The tensors of arguments or of a result, in order."""
+    """Yields the tensor references inside nested arguments or results, in order."""
     return leaves(tree, Ref)
 
 
-def numbered(run: Recording, first: Recording) -> Recording:
-    """A recording with the numbers that another one of the same calls has for its tensors."""
+def renumber(run: Recording, first: Recording) -> Recording:
+    """Returns a recording with the tensor numbers of another recording of the same calls (at other sizes)."""
     same = {call.key: call for call in run.calls}
     tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
     for call in first.calls:
@@ -402,20 +523,20 @@ def numbered(run: Recording, first: Recording) -> Recording:
         for mine, its in zip(refs(keep), refs(tree), strict=True):
             tensors.setdefault(mine.number, run.tensors[its.number])
         numbers = refs(keep)
-        arguments, keywords, result = mapped(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
+        arguments, keywords, result = map_leaves(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
         calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
     tensors.setdefault(first.output.number, run.tensors[run.output.number])
     return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
 
 
-def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
-    """Runs the forward pass of a model; the error says so where its input was guessed.
+def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
+    """Returns a context for the forward pass of a model. If its input was guessed, errors say so.
 
     Raises:
-        UsageError: as `guard_foreign_code`.
+        UsageError: the model raised an error.
     """
-    shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
-    said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
+    shape = tuple(inputs[0].shape) if isinstance(inputs, GuessedInput) else ()
+    said = f"; its input was guessed (shape {shape}): let build return (model, input) or (model, optimizer, input)"
     return guard_foreign_code("the model", said if shape else "")
 
 
@@ -428,45 +549,56 @@ def record(
     every: int | None = None,
     apart: bool = True,
 ) -> Recording:
-    """One run of a module on its inputs, without gradients, but where the module asks whether there are.
+    """Records one forward pass of a module.
+
+    No gradients are computed, but gradient mode is on, as the module may ask for it. If the module draws random numbers
+    or a top-K was reordered, it runs a second time to check that the output is the same.
 
     Args:
-        strict: refuse a branch on what is computed.
-        training: in training mode.
-        every: a top-K of this number of entries chooses all instead; 0 stands for any number.
-        apart: take a call without a rule apart into others, also where it reads one parameter alone.
+        model: the module.
+        inputs: positional inputs.
+        keywords: keyword inputs.
+        strict: whether a branch on computed values and a non-finite output are errors.
+        training: whether the module is in training mode. Batch norms always are.
+        every: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
+        apart: whether to decompose a call without a rule also if it reads a single parameter.
 
     Raises:
-        Unreadable: a branch on what is computed, or ``out=``.
+        Unreadable: a branch on computed values, ``out=``, random numbers that change the output, or a non-finite
+        output.
     """
     model.train(training)
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
+        if isinstance(
+            module, nn.modules.batchnorm._BatchNorm
+        ):  # normalise by the batch, as in training, and keep the running statistics
             module.train()
             module.momentum = 0.0
     recorder, hooks = Recorder(strict, every, apart), []
 
-    def entered(name: str) -> Callable[..., None]:
+    def make_push_hook(name: str) -> Callable[..., None]:
+        """Returns a hook that puts a module's path on the stack when the module is called."""
         return lambda module, args: recorder.path.append(name)
 
-    def left(module: nn.Module, args: Any, out: Any) -> None:
+    def pop_path(module: nn.Module, args: Any, out: Any) -> None:
+        """Removes the module's path from the stack and records its output."""
         where = recorder.path.pop()
         if (x := next(leaves(out, Tensor), None)) is not None and x.is_floating_point():
             recorder.run.outputs[where] = recorder.ref(x)
 
     for name, module in model.named_modules():
-        hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]
+        hooks += [module.register_forward_pre_hook(make_push_hook(name)), module.register_forward_hook(pop_path)]
     for name, p in model.named_parameters():
         recorder.run.parameters[recorder.ref(p).number] = name
     for name, b in model.named_buffers():
         if b.is_floating_point():
             recorder.run.buffers[recorder.ref(b).number] = name
-    recorder.moved |= set(recorder.run.parameters)
+    recorder.dependent |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
         number = recorder.ref(x).number
         recorder.run.inputs[number] = k
         if x.is_floating_point():
-            recorder.moved.add(number)
+            recorder.dependent.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
     recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -474,16 +606,16 @@ def record(
     try:
         for p in learning:
             p.requires_grad_(False)
-        with running(inputs), torch.enable_grad():
+        with guard_forward(inputs), torch.enable_grad():
             state = torch.get_rng_state()
             with recorder:
                 made = model(*inputs, **keywords)
-            out = output_of(made)
+            out = find_output(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            with nullcontext() if every is None else _Every(every):
-                again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
+            with nullcontext() if every is None else _ForceTopKAll(every):
+                again = find_output(model(*inputs, **keywords)) if strict and (drawn or recorder.reordered) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
-                raise _noise(recorder.run) if drawn else Unreadable(ORDER)
+                raise _noise(recorder.run) if drawn else Unreadable(ORDER_MATTERS)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for p in learning:
@@ -496,46 +628,59 @@ def record(
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
-    if losses := losses_of(made):
+    if losses := find_losses(made):
         run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
-        beside = _behind(run, beside) - _behind(run, {run.output.number})
+        beside = _find_ancestors(run, beside) - _find_ancestors(run, {run.output.number})
         run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
 
 
 def _noise(run: Recording) -> Unreadable:
-    call = next((c for c in run.calls if c.name.startswith(NOISE)), None)
+    call = next((c for c in run.calls if c.name.startswith(RANDOM_CALLS)), None)
     where = f"{call.module or 'model'}: {call.name}" if call else "model"
     return refused(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
 
 
-def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:
-    """These tensors and all that they are computed from, but through calls of a name."""
+def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set[int]:
+    """Adds to a set of tensors all tensors that they are computed from, and returns it.
+
+    Args:
+        run: the recording.
+        numbers: the tensors to start from.
+        without: name of calls that are not followed.
+    """
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in refs(call.result)):
             numbers |= {x.number for x in refs((call.arguments, call.keywords))}
     return numbers
 
 
-def losses_of(out: Any) -> dict[str, Tensor]:
-    """The numbers that a module returns beside its output, by name or place: losses of its own."""
+def find_losses(out: Any) -> dict[str, Tensor]:
+    """Returns the losses that a module returns in addition to its output, by name or position.
+
+    These are its scalar floating-point tensors.
+    """
     places = out.items() if isinstance(out, dict) else enumerate(out) if isinstance(out, list | tuple) else ()
     beside = {str(k): x for k, x in places if isinstance(x, Tensor) and x.is_floating_point() and x.numel() == 1}
-    return {k: x for k, x in beside.items() if x is not output_of(out)}
+    return {k: x for k, x in beside.items() if x is not find_output(out)}
 
 
-def choosing(run: Recording) -> list[str]:
-    """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
+def find_balance_buffers(run: Recording) -> list[str]:
+    """Returns the names of buffers that affect the output only through which candidates a top-K selects.
+
+    Such a buffer is the bias of load balancing without an auxiliary loss.
+    """
     scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
-    shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
+    shifting, passed = _find_ancestors(run, scores), _find_ancestors(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
 
 
-def output_of(out: Any) -> Tensor:
-    """The tensor that a module returns, alone, first (also of a dict), or as ``logits`` or ``last_hidden_state``.
+def find_output(out: Any) -> Tensor:
+    """Returns the output among what a module returned: a tensor, the first of several, ``logits`` or
+    ``last_hidden_state``.
 
     Raises:
-        Unreadable: none.
+        Unreadable: there is no tensor.
     """
     named = (getattr(out, key, None) for key in ("logits", "last_hidden_state"))
     out = next((x for x in named if x is not None), out)
@@ -544,5 +689,7 @@ def output_of(out: Any) -> Tensor:
     while isinstance(out, list | tuple) and out:
         out = out[0]
     if not isinstance(out, Tensor):
-        raise Unreadable(f"the model returns {type(out).__name__}; return a tensor, or an object with logits")
+        raise Unreadable(
+            f"the model returns {type(out).__name__}; return a tensor, or an object with the attribute logits"
+        )
     return out

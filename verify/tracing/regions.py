@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .building import exactly
+from .building import in_float64
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
-from .graph import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, mapped, refs
+from .nodes import Vector
+from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
 
 ROOT = -1
 BREAKS = STOPS | {"topk"}
@@ -51,13 +51,13 @@ def _normed(v: Tensor, d: Any) -> Tensor:
     return v / v.sum(d, keepdim=True)
 
 
-SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centred": (0.5, 1, 30),
+SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centre": (0.5, 1, 30),
           "softmax": (0.5, 1, 2), "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
 """Functions along dimensions, and the sizes of the values at which each is asked for."""
 ALONG: dict[str, Along] = {
     "rmsnorm": _rms,
     "layernorm": lambda v, d: _rms(_centred(v, d), d),
-    "centred": _centred,
+    "centre": _centred,
     "softmax": lambda v, d: (v - v.amax(d, keepdim=True)).exp() / (v - v.amax(d, keepdim=True)).exp().sum(d, True),
     "normed": _normed,
     "normed_sigmoid": lambda v, d: _normed(v.sigmoid(), d),
@@ -146,7 +146,7 @@ class Map:
         """The result for another argument, whose shape is that of the recorded one."""
         made = {self.x: v}
         for call in self.calls:
-            results = call.again(lambda n: made[n] if n in made else self.run.tensors[n])
+            results = call.rerun(lambda n: made[n] if n in made else self.run.tensors[n])
             made.update((r.number, z) for r, z in zip(refs(call.result), results, strict=False))
         return made[self.y]
 
@@ -170,7 +170,7 @@ class Map:
 
         marks = []
         for call in self.calls:
-            marks.append((call.name, repr(mapped((call.arguments, call.keywords), Ref, named))))
+            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), Ref, named))))
             for r in refs(call.result):
                 names.setdefault(r.number, len(names))
         return tuple(self.value.shape), names[self.y], *marks
@@ -204,7 +204,7 @@ class ToldFunction:
     def exact(self, v: Tensor) -> Tensor:
         """Its value, without the number and what is added."""
         g = self.maps[0]
-        with exactly():
+        with in_float64():
             y = g(v) if self.over else g.entrywise(v)
         return (y - self.middle) / self.numbers[0]
 
@@ -294,7 +294,7 @@ class Regions:
         mark = tuple(g.mark() for g in maps)
         if mark not in self.asked:
             try:
-                with exactly():
+                with in_float64():
                     self.asked[mark] = _told(maps)
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError):
                 self.asked[mark] = None
@@ -308,7 +308,7 @@ class Regions:
             return False
         x, y = chain[-1], next(refs(call.result)).number  # type: ignore[union-attr]
         v = drawn(self.runs[0].tensors[x], 3)
-        with exactly():
+        with in_float64():
             maps = [self.map(x, z)[0] for z in (*read, y)]
             if any(g(v).shape != v.shape or reach(g, v, g(v)) != () for g in maps):
                 return False
@@ -443,22 +443,22 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None
     return ToldFunction(maps, name, over, _powers(numbers), rank=int(name != "turned"))
 
 
-def _multiple(y: Tensor, z: Tensor) -> float | None:
-    """The number times which one tensor is another one."""
+def _multiple(y: Tensor, z: Tensor, near: float) -> float | None:
+    """Return the number times which one tensor is another one, up to a relative difference; None if there is none."""
     c = float((y * z).sum() / (z * z).sum())
-    return c if torch.allclose(y, c * z, rtol=NEAR, atol=NEAR * 1e-2 * float(y.abs().max())) else None
+    return c if torch.allclose(y, c * z, rtol=near, atol=near * 1e-2 * float(y.abs().max())) else None
 
 
 def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
     """A line of ``ALONG``, at three scales and every build."""
     along: Any = over[0] if len(over) == 1 else over
     for name, f in ALONG.items():
-        numbers = []
+        numbers, near = [], CLOSE if name == "centre" else NEAR  # a mean that is left is the larger, the wider it is
         for g in maps:
             at = [s * drawn(g.value, 5 + k) for k, s in enumerate(SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at
-            found = [_multiple(g(v), f(v, along)) for v in at]
-            if None in found or max(found) - min(found) > NEAR * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
+            found = [_multiple(g(v), f(v, along), near) for v in at]
+            if None in found or max(found) - min(found) > near * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
                 break
             numbers.append(found[-1])
         else:

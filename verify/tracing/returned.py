@@ -1,4 +1,4 @@
-"""Checks of what ``build`` returns and does: what stands beside the module, and torch as it was."""
+"""Checks what ``build`` returns with the module, and that it did not replace functions of torch."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ OWNERS: Mapping[Any, tuple[str, Any]] = {
     torch.Tensor: ("torch.Tensor", torch._C.TensorBase),
     torch: ("torch", torch._C._VariableFunctions),
 }
-"""Where functions of torch can be replaced: what it is called, and what has the names of those that are built in."""
+"""Objects whose torch functions could be replaced: the name of each, and the object with the built-in names."""
 
 
-def optimizers_in(value: Any) -> list[torch.optim.Optimizer]:
-    """Return the optimizers that a value is, or that a list, a tuple or a dict consists of; else an empty list."""
+def find_optimizers(value: Any) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers in a value: itself, or all items of a list, tuple or dict; an empty list if any item is
+    none."""
     several = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, list | tuple) else [value]
     return several if all(isinstance(x, torch.optim.Optimizer) for x in several) else []
 
 
 def check_returned(beside: Sequence[Any]) -> None:
-    """Check what ``build`` returns beside the module.
+    """Checks what ``build`` returns in addition to the module.
 
     Args:
-        beside: Optimizers, the input of the module, or None.
+        beside: optimizers, the input of the module, or None.
 
     Raises:
-        UsageError: Anything else, or an input that is sparse.
+        UsageError: there is anything else, or a sparse input.
     """
     for value in beside:
-        if value is None or optimizers_in(value):
+        if value is None or find_optimizers(value):
             continue
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer):
             name = value.__name__
-            raise UsageError(f"build returns the class {name} beside the model; return {name}(model.parameters(), ...)")
+            raise UsageError(
+                f"build returns the class {name} with the model; return an instance, {name}(model.parameters(), ...)"
+            )
         if not isinstance(value, dict | Tensor | tuple):
             what = "a second module" if isinstance(value, nn.Module) else quote_value(value)
-            what = f"build returns {what} beside the model"
+            what = f"build returns {what} with the model"
             raise UsageError(
                 f"{what}; return (model, optimizer, input), where the input is a tensor, a tuple or a dict"
             )
@@ -52,10 +55,10 @@ def check_returned(beside: Sequence[Any]) -> None:
 
 
 def check_torch() -> None:
-    """Check that no foreign code has replaced what torch computes with.
+    """Checks that no other package has replaced a function of torch or a method of tensors.
 
     Raises:
-        UsageError: A function of torch, or a method of a tensor, is one of another package.
+        UsageError: one has.
     """
     for owner, (called, built_in) in OWNERS.items():
         for name, function in vars(owner).items():
@@ -63,4 +66,6 @@ def check_torch() -> None:
                 continue
             if (function.__module__ or "").partition(".")[0] != "torch":
                 where = Path(function.__code__.co_filename).name
-                raise UsageError(f"{where} replaces {called}.{name}, which is computed with here; leave torch as it is")
+                raise UsageError(
+                    f"{where} replaces {called}.{name}, which scalecalc uses; do not modify torch in build"
+                )

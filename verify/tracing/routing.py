@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .calls import rule
-from .elementwise import check_shares, function_of, same, spread
-from .graph import IndexClass, TracedNode, View
-from .indices import entries_of
+from .elementwise import check_shares, function_of, same_size, spread
+from .graph import View
+from .indices import select_entries
+from .nodes import DataNode, FewChosen, FunctionNode, IndexClass, Selection
 from .products import contract
 from .reading import Reader
 
@@ -42,12 +43,9 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
         gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
         return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
-    made = function_of(reader, name, x, exact, over)
-    made.node.at = (k,)
-    return made
+    return function_of(reader, name, x, exact, over, Selection, count=k)
 
 
-FEW = "a top-K that leaves experts out (let build take K, which is read with K = M)"
 SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
 """Functions over all experts, and what the largest of them are."""
 
@@ -55,8 +53,9 @@ SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoi
 def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
     """The largest of scores, perhaps behind a function of all of them."""
     f = x.node
-    known = f.kind == "func" and f.name in SELECTED and f.over in ((), over)
-    return selection(reader, SELECTED[f.name] if known else "topk", View(f.source if known else f, x.dims), over, k)
+    if isinstance(f, FunctionNode) and f.name in SELECTED and f.over in ((), over):
+        return selection(reader, SELECTED[f.name], View(f.source, x.dims), over, k)
+    return selection(reader, "topk", x, over, k)
 
 
 @rule("topk")
@@ -73,7 +72,7 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         raise reader.fail("a top-K along several axes")
     (slot,) = over
     if most != sizes:  # refused where it is used; groups of experts are chosen by it
-        few = x.node.behind("func", reader.where, name=FEW, over=over, exact=lambda v: v.topk(most[0], slot).values)
+        few = x.node.derive(FewChosen, reader.where, over=over, exact=lambda v: v.topk(most[0], slot).values)
         few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
         return [View(few, x.dims)] * 2
     return [_largest(reader, x, over, most[0]), *reader.constants(1)]
@@ -81,27 +80,27 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
 
 def _ordered(index: View, dim: int) -> bool:
     """Is an index of what is chosen that of all, in their order?"""
-    values = index.node.value if index.node.kind == "const" else ()
+    values = index.values if index.is_constant else ()
     return bool(values) and all(bool((v.movedim(dim, -1) == torch.arange(v.shape[dim])).all()) for v in values)
 
 
 @rule("embedding")
 def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> View:
     """A product with one-hot data; rows by position are a tensor that acts on nothing."""
-    if ids.node.kind == "const":
+    if ids.is_constant:
         spots = [d for d, dim in enumerate(ids.dims) if dim]
         if len(spots) > 1:
             raise reader.fail("positions along several axes")
-        rows = entries_of(reader, weight, 0, ids.node.value[0].flatten())
-        return View(rows.node, [*(rows.dims[0] if d in spots else () for d in range(len(ids.dims))), rows.dims[1]])
-    if ids.node.kind != "data" or ids.node.value.is_floating_point():
+        table = select_entries(reader, weight, 0, ids.values[0].flatten())
+        return View(table.node, [*(table.dims[0] if d in spots else () for d in range(len(ids.dims))), table.dims[1]])
+    if not isinstance(ids.node, DataNode) or ids.node.value.is_floating_point():
         raise reader.fail("an embedding of what is not the input, or not whole numbers")
     number = ids.node.number
     if number not in reader.one_hot:
         count = weight.sizes(0, reader.builds)
-        hot = TracedNode("data", [*ids.node.indices, IndexClass(count, ("data", "vocabulary"))], name="data")
-        hot.value = F.one_hot(ids.node.value.long(), count[0]).double()
-        reader.one_hot[number] = hot
+        rows = IndexClass(count, ("data", "vocabulary"))
+        value = F.one_hot(ids.node.value.long(), count[0]).double()
+        reader.one_hot[number] = DataNode(indices=[*ids.node.indices, rows], value=value)
     hot = reader.one_hot[number]
     keys, read = list(range(len(ids.dims))), View(hot, [*ids.dims, (hot.slots[-1],)])
     return contract(reader, [(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])
@@ -119,24 +118,24 @@ def masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
 
 def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
     """x where the mask is true, else y."""
-    if mask.node.kind != "const":
+    if not mask.is_constant:
         raise reader.fail("a choice by what is computed")
-    if "const" not in (x.node.kind, y.node.kind):
+    if not (x.is_constant or y.is_constant):
         raise reader.fail("a choice between two signals")
-    check_shares(reader, mask.node.value)
-    m = mask.node.value[0].bool()
-    m, kept, value = (m, x, y.node.value[0]) if y.node.kind == "const" else (~m, y, x.node.value[0])
+    check_shares(reader, mask.values)
+    m = mask.values[0].bool()
+    m, kept, value = (m, x, y.values[0]) if y.is_constant else (~m, y, x.values[0])
     if float(value.max()) >= -1e3 and not m.all() and float(value.abs().max()) > 0:
         raise reader.fail("entries are set to a constant")
     note = "" if m.all() else "a mask is left out"
-    return same(reader, spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note)
+    return same_size(reader, spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note=note)
 
 
 @rule("gather")
 def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     """Scores of the chosen experts, in the order of the experts."""
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
-    if not _ordered(index, dim) or len(over) > 1 or index.node.value[0].shape[dim] != k[0]:
+    if not _ordered(index, dim) or len(over) > 1 or index.values[0].shape[dim] != k[0]:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
     return _largest(reader, x, over, (reader.chosen or k)[0])
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from .calls import rule
 from .elementwise import added, function_of, multiplied, scaled
 from .graph import View
-from .indices import constant
+from .indices import convert_constant
 from .layout import reshaped
+from .nodes import SameSize
 from .products import contract
 from .reading import Reader
 
@@ -32,13 +33,6 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
     return contract(reader, [(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
-
-
-@rule("addmm", "baddbmm")
-def matmul_added(reader: Reader, c: View, a: View, b: View, beta: Any = 1, alpha: Any = 1) -> View:
-    product = matmul(reader, a, b)
-    product = product if alpha == 1 else multiply(reader, product, alpha)
-    return added(reader, [c if beta == 1 else multiply(reader, c, beta), product])
 
 
 @rule("bilinear")
@@ -90,7 +84,7 @@ def convolution(
             continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
-        matrix = constant(reader, reader.constant([meets.double()] * reader.builds))
+        matrix = convert_constant(reader, reader.constant([meets.double()] * reader.builds))
         out = [*lead, *taps[: d + 1], *here[: d + 1], *(f"q{e}" for e in range(d + 1, n))]
         patches, keys = contract(reader, [(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
     sides = [*["g"] * c, "i", "o"] if transposed else [*["g"] * c, "o", "i"]
@@ -132,7 +126,7 @@ def sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
 @rule("neg")
 def negative(reader: Reader, x: Any) -> View:
     y = reader.operand(x)
-    return reader.constant([-v for v in y.node.value]) if y.node.kind == "const" else multiply(reader, y, -1)
+    return reader.constant([-v for v in y.values]) if y.is_constant else multiply(reader, y, -1)
 
 
 @rule("sum", "mean")
@@ -171,15 +165,15 @@ def multiply(reader: Reader, a: Any, b: Any) -> View:
 @rule("div")
 def divide(reader: Reader, a: Any, b: Any) -> View:
     x, y = reader.operand(a), reader.operand(b)
-    if y.node.kind == "const":
-        return scaled(reader, x, reader.constant([1 / v for v in y.node.value]))
+    if y.is_constant:
+        return scaled(reader, x, reader.constant([1 / v for v in y.values]))
     raise reader.fail("a division by a signal that is no norm and no sum of gates; no equation says this")
 
 
 @rule("pow", "square")
 def power(reader: Reader, x: View, exponent: Any = 2) -> View:
-    if isinstance(exponent, View) and exponent.node.kind == "const" and not exponent.dims:
-        exponent = float(exponent.node.value[0])
+    if isinstance(exponent, View) and exponent.is_constant and not exponent.dims:
+        exponent = float(exponent.values[0])
     if exponent in range(2, 9):
         return multiplied(reader, x, x if exponent == 2 else power(reader, x, exponent - 1))
     raise reader.fail(f"a power {exponent} of a signal; no equation says this")
@@ -196,18 +190,18 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     units = torch.eye(prod(sizes), dtype=torch.float64).reshape(prod(sizes), 1, *sizes)
     meets = function(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
     out = [*places[:-n], *(("out", d) for d in places[-n:])]
-    operand = constant(reader, reader.constant([meets] * reader.builds))
+    operand = convert_constant(reader, reader.constant([meets] * reader.builds))
     relu = function_of(reader, "relu", x, torch.relu)
     y = contract(reader, [(operand, [*places[-n:], *out[-n:]]), (relu, places)], out)
 
     wrong = reader.fail("the equations give other numbers than this call; its rule does not hold here")
 
     def exact(total: Tensor, v: Tensor) -> Tensor:
-        most = y.taken_back(function(x.laid_out(v), *given), total)
+        most = y.from_torch(function(x.to_torch(v), *given), total)
         if bool(((total > 0) != (most > 0)).any() or (most > total + most.abs() * 1e-9).any()):
             raise wrong
         return most
 
-    node = y.node.behind("same", reader.where, note="max pooling is read as relu and a mean", exact=exact)
+    node = y.node.derive(SameSize, reader.where, note="max pooling is read as relu and a mean", exact=exact)
     node.sources += ((x.node, x.node.slots),)
     return View(node, y.dims)

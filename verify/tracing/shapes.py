@@ -1,8 +1,8 @@
-"""A module that cannot be read, by the shapes of its parameters: a network in which every tensor acts alone.
+"""Reads a module by the shapes of its parameters, if its equations cannot be read: every tensor acts independently.
 
-Which dimensions of a parameter are summed is said by the call that takes it; where none says so, by its shape, and the
-answer names it as ambiguous. Read next: ``models.py`` (tries to read first), ``scaling_algebra/solver/layerwise.py``
-(the law that such a network gets).
+The call that uses a parameter tells which of its dimensions are summed. If no call does, its shape decides, and the
+answer marks it as ambiguous. Read next: ``models.py`` (tries equations first), ``scaling_algebra/solver/layerwise.py``
+(derives the numbers of such a network).
 """
 
 from __future__ import annotations
@@ -24,65 +24,82 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
-from .building import Asked, Build, built, called, doubled, exactly
+from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
 from .calls import plain
 from .fixed import made as replay
 from .gradients import FROZEN
-from .graph import NUMBER, Sizes, Unreadable
-from .models import COUNTS, Traced
-from .naming import LETTERS, Powers, powers_of
+from .graph import NUMBER
+from .models import COUNTS, TracedModel
+from .naming import LETTERS, Powers, fit_powers
+from .nodes import Sizes, Unreadable
 from .recording import Recording, Ref, TorchCall, leaves, record
 
-Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
+DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""The dimensions of a parameter: those that are summed, those that index its output, and those that count separate
+maps."""
 ENTRIES = {"add", "sub", "mul", "div", "layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "group_norm",
            "where", "cat", "addcmul", "prelu"}  # fmt: skip
-"""Calls that take a parameter entry by entry."""
-SPARE = "абвгдежзийклмнопрстуфхцчшщ"
-"""Letters of axes with a name of the user's own."""
-NEAREST = "a side of sizes {} is no power of an axis; the nearest power is taken"
-WEIGHED = "the number of these maps grows: their sum is taken for a mean, on which epsilons (of SGD rates) rest"
+"""Calls that use a parameter entry by entry."""
+SPARE_INDICES = "абвгдежзийклмнопрстуфхцчшщ"
+"""Index names for axes that only this build function has."""
+NEAREST = "the sizes {} of a dimension are no power of an axis; the nearest power is used"
+WEIGHED = "the number of these maps grows; epsilons (and the rates of SGD) assume that their outputs are averaged"
 TIED = (
-    "used in two ways: the numbers are those of the use with the smaller fan-in; the model is to scale the other one, "
-    "a tied readout by 1/fan_in"
+    "used in two ways; the numbers are for the use with the smaller fan-in. Scale the other use in "
+    "the model, such as a "
+    "tied readout by 1/fan_in"
 )
-SCALED = (
-    "these numbers are those of the module without the factor that it multiplies by; take it out, or multiply elsewhere"
-)
-FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
-CHOSEN = "tokens choose some of the experts, by a number that build does not take"
-TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read with all of them (K = M)"
+SCALED = "these numbers ignore the factor by which the module multiplies; remove it, or multiply elsewhere"
+FACTORS = "factors that depend on a size (1/sqrt(d), alpha/rank) are not recognised; these numbers ignore them"
+CHOSEN = "each token selects some of the experts, but their number is not an argument of build"
+TAKE_K = "let build take the number of active experts, sizes['K']"
 FACTOR = (
-    "no call says what it multiplies: as the norm of a matrix (weight_norm) it starts as that norm does, and its rate "
-    "has the same power"
+    "it is not known what this factor multiplies. If it is the norm of a matrix (weight_norm), "
+    "initialise it to that norm "
+    "and scale its rate by the same power"
 )
 SQUARE = (
-    "it makes {} numbers: where these are a matrix of their own (a hypernetwork), its sums are larger by the side that "
-    "they go over, which no shape says; divide them by it"
+    "its output has {} entries. If these are the entries of a matrix (a hypernetwork), divide the product with that "
+    "matrix by its fan-in, which shapes do not show"
 )
 BESIDE = (
-    "it multiplies {} entry by entry, and both act as one weight: its numbers are of a factor that starts at Theta(1)"
+    "it is multiplied with {} entry by entry, and both act as one weight; its numbers assume that its entries start at "
+    "Theta(1)"
 )
-UNSAID = "no call says which side of {} is summed: {}"
+UNSAID = "no call shows which dimension of its shape {} is summed; {}"
 
 
 @dataclass
-class Shaped:
-    """A parameter: its sizes by dimension at every build, and its places by every call that takes it.
+class ParameterShape:
+    """A parameter and how it is used.
 
     Attributes:
-        beside: the parameter that it is multiplied with, entry by entry, before both act as one weight.
+        name: its name, with numbers masked if all layers agree.
+        sizes: for each dimension, its size at every build.
+        uses: the dimension uses of each call that takes it.
+        frozen: whether it does not require gradients.
+        beside: name of the parameter by which it is multiplied, entry by entry, before both act as one weight; "" if
+            none.
     """
 
     name: str
     sizes: list[Sizes]
-    uses: set[Places]
+    uses: set[DimUses]
     frozen: bool
     beside: str = ""
 
 
-def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Places | None:
-    """The places of the dimensions of a parameter that is so manyeth among the tensors of a call; None: not known."""
+def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any]) -> DimUses | None:
+    """Returns how a call uses the dimensions of one of its tensor arguments, or None if that is not known.
+
+        linear(x, W), position 1, 2 dimensions  ->  summed (1,), output (0,), maps ()
+
+    Args:
+        call: name of the call.
+        position: position of the parameter among the tensors of the call.
+        dims: number of dimensions of the parameter.
+        arguments: arguments of the call (the equation of an einsum).
+    """
     every = tuple(range(dims))
     stack = every[:-2]
     if call == "linear" and position == 1 and dims > 1:
@@ -109,35 +126,38 @@ def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Pla
 
 
 MATRICES = ("matmul", "mm", "bmm")
+"""Calls that multiply matrices."""
 Order = tuple[int, ...]
+"""For each dimension of a tensor, the dimension of the parameter that it is; -1 for one that the parameter lacks."""
 
 
-class Uses:
-    """Reads off the calls of a run which dimensions of each parameter are summed where it first meets a signal.
+class WeightUses:
+    """Finds out from the calls of a run which dimensions of each parameter are summed where it first meets a signal.
+
+    A function of weights alone (a transpose, W + B A of LoRA, rows of a table) counts as these weights.
 
     Attributes:
-        found: by parameter, its places in every call that takes it, or takes what is made of weights alone (a
-            transpose, W + B A of LoRA, rows of a table).
-        beside: by parameter, the one that it is multiplied with, entry by entry, before both act as one weight.
+        found: for each parameter, its dimension uses in every call.
+        beside: for each parameter, the one by which it is multiplied, entry by entry, before both act as one weight.
     """
 
     def __init__(self, run: Recording) -> None:
         self.run = run
-        self.found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
+        self.found: dict[str, set[DimUses]] = {name: set() for name in run.parameters.values()}
         self.beside: dict[str, str] = {}
         self._orders: dict[int, list[tuple[str, Order]]] = {
             number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
         }
-        self._rows: set[int] = set()  # of tables, at places that the data say
-        self._products: set[int] = set()  # of a weight and a signal, entry by entry
+        self._rows: set[int] = set()  # rows of a table, selected by the data
+        self._products: set[int] = set()  # entrywise products of a weight and a signal
         self._signals = set(run.inputs)
         for call in run.calls:
-            self._read(call)
+            self._follow_call(call)
         for number in [*self._rows, *self._products]:
-            self._end(number)
+            self._note_unsummed(number)
 
-    def _read(self, call: TorchCall) -> None:
-        """Follow weights through one call."""
+    def _follow_call(self, call: TorchCall) -> None:
+        """Updates the known weights and signals by one call, and notes the uses of weights in it."""
         read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
         name, made = plain(call.name), outs[0].number if outs else None
         held = [k for k, r in enumerate(read) if r.number in self._orders]
@@ -151,15 +171,15 @@ class Uses:
             self._orders[made] = [(x, (order[0],) * rows + order[1:]) for x, order in self._orders[read[1].number]]
             self._rows |= {made} if acted else set()
         elif not acted and len(held) > 1:
-            self._combine(name, [read[k].number for k in held], made)
-        elif self._passes(call, name, [r.number for r in read], held, made, acted):
+            self._combine_weights(name, [read[k].number for k in held], made)
+        elif self._follow_permutation(call, name, [r.number for r in read], held, made, acted):
             pass
         else:
             for k in held:
-                self._act(call, name, k, read[k].number, made, acted)
+                self._note_use(call, name, k, read[k].number, made, acted)
 
-    def _combine(self, name: str, held: Sequence[int], made: int) -> None:
-        """A sum or a product of weights acts as they do."""
+    def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
+        """Registers a sum or product of several weights as a tensor that stands for all of them."""
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
         parts = [n for n in held if name in MATRICES or tensors[n].shape == shape]
         if len(shape) == 2 and all(tensors[n].dim() == 2 for n in parts):
@@ -167,15 +187,25 @@ class Uses:
             if name == "mul" and len({x for x, _ in known}) == len(known) > 1:
                 self.beside |= {x: known[0][0] for x, _ in known[1:]}
 
-    def _passes(
+    def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
-        """Note dimensions in another order, and return whether a call does no more than that to one weight."""
+        """Registers the result of a call that only permutes the dimensions of one weight, and returns whether it is
+        one.
+
+        Args:
+            call: the call.
+            name: its name in the table of rules.
+            read: numbers of the tensors it takes.
+            held: positions of those that are weights.
+            made: number of its result.
+            acted: whether it takes a signal, too.
+        """
         number = read[held[0]]
         before, after = self.run.tensors[number], self.run.tensors[made]
         if len(held) > 1 or before.dim() != after.dim() or (acted and number not in self._rows):
             return False
-        order = _moved(before, after) if len(read) == 1 else None
+        order = _find_permutation(before, after) if len(read) == 1 else None
         if order is None and not acted and name in ENTRIES and before.shape == after.shape:
             order = [*range(before.dim())]
         if order is not None:
@@ -184,11 +214,20 @@ class Uses:
             self._rows.discard(number)
         return order is not None
 
-    def _act(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
-        """Note which dimensions a call sums where a weight meets a signal."""
+    def _note_use(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
+        """Notes which dimensions of a weight a call sums.
+
+        Args:
+            call: the call.
+            name: its name in the table of rules.
+            position: position of the weight among the tensors of the call.
+            number: number of the weight.
+            made: number of the result.
+            acted: whether the call takes a signal, too.
+        """
         dims, out = self.run.tensors[number].dim(), self.run.tensors[made].dim()
         if number in self._products:
-            self._end(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
+            self._note_unsummed(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
             return
         others = [r.number for r in leaves((call.arguments, call.keywords), Ref) if r.number != number]
         if name == "mul" and acted and out >= dims and self._signals.intersection(others):
@@ -199,52 +238,60 @@ class Uses:
                 self._rows.discard(number)
                 self._rows.add(made)
             return
-        at = places(name, position, dims, call.arguments)
+        at = classify_dims(name, position, dims, call.arguments)
         if number in self._rows and not (at and at[0] and self._signals.intersection(others)):
-            self._end(number)
+            self._note_unsummed(number)
             return
         self._rows.discard(number)
         if at is None and acted:
-            at = _probed(call, self.run, number)
+            at = _probe_dims(call, self.run, number)
         for x, own in self._orders[number] if at is not None else ():
-            self._note(x, *(tuple(own[d] for d in side) for side in at or ()))
+            self._add_use(x, *(tuple(own[d] for d in side) for side in at or ()))
 
-    def _end(self, number: int, over: Sequence[int] = ()) -> None:
-        """Note what rows of a table, or a product with a signal, are: summed over these dimensions, or added."""
+    def _note_unsummed(self, number: int, over: Sequence[int] = ()) -> None:
+        """Notes the use of table rows, or of an entrywise product with a signal, which no later call contracts.
+
+        Args:
+            number: number of the tensor.
+            over: dimensions along which it is summed or averaged.
+        """
         rows = number in self._rows
         for x, own in self._orders.pop(number, ()):
             summed = {own[d] for d in over} - {-1}
             rest = [d for d in own if d not in summed]
             if rows and not summed:
                 summed, rest = {0}, [d for d in own if d]
-            self._note(x, [*summed], rest, ())
+            self._add_use(x, [*summed], rest, ())
         self._rows.discard(number)
         self._products.discard(number)
 
-    def _note(self, name: str, *sides: Sequence[int]) -> None:
+    def _add_use(self, name: str, *sides: Sequence[int]) -> None:
+        """Adds the dimension uses (summed, output, maps) of a parameter; -1 entries are dropped."""
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
 
 
 def _summed_dims(call: TorchCall, dims: int) -> list[int]:
-    """Return the dimensions that a call of sum or mean goes over."""
+    """Returns the dimensions over which a ``sum`` or ``mean`` goes."""
     given = call.keywords.get("dim", call.arguments[1] if len(call.arguments) > 1 else None)
     over = range(dims) if given is None else [given] if isinstance(given, int) else given
     return [d % dims for d in over]
 
 
-def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
-    """Return the places of a weight in a call that is not known by name: a dimension is made where one entry along it
-    changes the result in one place of a dimension alone, and else it is summed.
+def _probe_dims(call: TorchCall, run: Recording, number: int) -> DimUses | None:
+    """Returns how an unknown call uses the dimensions of a weight, found by changing one entry at a time.
+
+    A dimension indexes the output if changing its entry j changes the result only at one position of a dimension of the
+    same size. Otherwise it is summed.
 
     Examples:
-        >>> _probed(call, run, number)  # of torch.tensordot(x, w, 1), w of shape (8, 3)
+        >>> _probe_dims(call, run, number)  # of torch.tensordot(x, w, 1), w of shape (8, 3)
         ((0,), (1,), ())
     """
     weight, draw = run.tensors[number].double(), torch.Generator().manual_seed(4)
     if not run.tensors[number].is_floating_point():
         return None
-    with suppress(Exception):  # what cannot be run again says nothing
+    with suppress(Exception):  # a call that cannot be run again is not probed
         before, *_ = replay(call, run, {number: weight})
         summed, made = list[int](), list[int]()
         for d, n in enumerate(weight.shape):
@@ -260,8 +307,9 @@ def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
     return None
 
 
-def _moved(before: Tensor, after: Tensor) -> list[int] | None:
-    """The order in which a call puts dimensions, if it does no more."""
+def _find_permutation(before: Tensor, after: Tensor) -> list[int] | None:
+    """Returns the permutation of dimensions that turns one tensor into another (none, or a transpose of the last two),
+    or None."""
     if after.numel() != before.numel() or sorted(before.shape) != sorted(after.shape):
         return None
     if before.shape == after.shape and bool((before == after).all()):
@@ -275,53 +323,69 @@ def _moved(before: Tensor, after: Tensor) -> list[int] | None:
     return None
 
 
-def shaped(models: Sequence[nn.Module], run: Recording | None) -> Iterator[Shaped]:
-    """Every parameter of the first of some builds.
+def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) -> Iterator[ParameterShape]:
+    """Yields every parameter of the first of several builds, with its sizes and uses.
+
+    Args:
+        models: the module at each build.
+        run: a recording of the first one, or None if it does not run.
 
     Raises:
-        Unreadable: another build lacks it.
+        Unreadable: another build lacks a parameter.
     """
-    uses, beside = ({}, {}) if run is None else ((known := Uses(run)).found, known.beside)
+    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.beside)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     for name, p in models[0].named_parameters():
         if lacks := next((k for k, other in enumerate(shapes) if len(other.get(name, ())) != p.dim()), None):
-            raise Unreadable(f"{name}: build {lacks + 1} has no such parameter; no answer by shape")
-        mine = uses.get(name) or {x for x in [_owned(owners[id(p)], p.dim())] if x is not None}
+            raise Unreadable(
+                f"{name}: build number {lacks + 1} has no such parameter; let build return the same "
+                "parameters at all sizes"
+            )
+        mine = uses.get(name) or {x for x in [_classify_by_module(owners[id(p)], p.dim())] if x is not None}
         sizes = [*zip(*(s[name] for s in shapes), strict=True)]
-        yield Shaped(name, sizes, mine, not p.requires_grad, beside.get(name, ""))
+        yield ParameterShape(name, sizes, mine, not p.requires_grad, beside.get(name, ""))
 
 
-def _owned(module: nn.Module, dims: int) -> Places | None:
-    """The places of the dimensions of a parameter by the module of torch that has it."""
+def _classify_by_module(module: nn.Module, dims: int) -> DimUses | None:
+    """Returns how the torch module that owns a parameter uses its dimensions, or None if it is of no known kind."""
     kinds = {nn.Linear: "linear", nn.Embedding: "embedding", nn.modules.conv._ConvTransposeNd: "conv_transpose",
              nn.modules.conv._ConvNd: "conv", nn.RNNBase: "linear", nn.RNNCellBase: "linear",
              nn.MultiheadAttention: "linear"}  # fmt: skip
     call = next((x for kind, x in kinds.items() if isinstance(module, kind) and dims > 1), "")
-    matrix = call != "linear" or dims == 2  # what attention has beside its matrices are tokens, (1, 1, N)
-    return places(call, 1, dims, ("",)) if matrix else None
+    matrix = call != "linear" or dims == 2  # other parameters of MultiheadAttention are tokens of shape (1, 1, N)
+    return classify_dims(call, 1, dims, ("",)) if matrix else None
 
 
-def _stem_without(stem: str, names: Sequence[str]) -> str:
-    """Returns the letter, with underscores behind it until no parameter has its name or that with a number."""
+def _find_unused_stem(stem: str, names: Sequence[str]) -> str:
+    """Returns a stem with as many underscores appended as needed so that no parameter is called like it, with or
+    without a number."""
     while any(re.fullmatch(rf"{stem}\d*", x) for x in names):
         stem += "_"
     return stem
 
 
-class Shapes:
-    """The network of shapes.
+class ShapeNetwork:
+    """Builds the network of shapes.
 
     Args:
-        builds: sizes, of every build but the first with one axis doubled.
+        parameters: the parameters.
+        builds: the sizes; each build but the first has one axis doubled.
+        counted: maps names of parameters to the axis with which their number grows.
 
     Attributes:
-        notes: parameters whose shapes are ambiguous, as (name, note).
+        notes: parameters whose shape is ambiguous, as (name, note).
+        axes: axis of each index name.
+        constants: name of the constant on which each product of axes acts.
+        lines: the equations.
+        roles: parameter name of each symbol.
         multiplied: as ``Network.multiplied``.
-        stems: what the names of summed products, of signals behind them and of the output begin with.
+        stems: first characters of the names of products, of signals made from them, and of the output.
     """
 
-    def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
+    def __init__(
+        self, parameters: Sequence[ParameterShape], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]
+    ):
         self.builds, self.counted = builds, counted
         self.notes: list[tuple[str, str]] = []
         self.axes: dict[str, str] = {"x": "D"}
@@ -329,36 +393,37 @@ class Shapes:
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
         self.multiplied: dict[str, Power] = {}
-        self.stems = tuple(_stem_without(x, [p.name for p in parameters]) for x in "sof")
-        groups: dict[str, list[Shaped]] = {}
+        self.stems = tuple(_find_unused_stem(x, [p.name for p in parameters]) for x in "sof")
+        groups: dict[str, list[ParameterShape]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
         for pattern, group in groups.items():
             same = all(replace(p, name="") == replace(group[0], name="") for p in group)
-            if same and not pattern.startswith("*"):  # no role begins so
+            if same and not pattern.startswith("*"):  # a parameter name must not start with *
                 group = [replace(group[0], name=pattern)]
             for p in group:
-                self._tensor(p)
+                self._add_parameter(p)
 
-    def _grows(self, name: str, sizes: Sizes) -> Powers:
-        """The powers of the axes that a size is, rounded where it is none.
+    def _fit_size(self, name: str, sizes: Sizes) -> Powers:
+        """Returns the powers of the axes to which a size is proportional, rounded to the nearest ones with a note.
 
         Raises:
-            Unreadable: it is 0.
+            Unreadable: the size is 0.
         """
         if 0 in sizes:
-            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
-        powers = powers_of(sizes, self.builds)
+            raise Unreadable(f"{name}: one of its dimensions is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
+        powers = fit_powers(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
             self.notes.append((name, NEAREST.format(tuple(sizes))))
-            powers = powers_of([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
+            powers = fit_powers([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
         return powers
 
-    def _tensor(self, p: Shaped) -> None:
-        name, grows = p.name, [self._grows(p.name, s) for s in p.sizes]
-        summed, made, stack = self._places(name, p, grows)
+    def _add_parameter(self, p: ParameterShape) -> None:
+        """Adds the equation of one parameter, and the notes on it."""
+        name, grows = p.name, [self._fit_size(p.name, s) for s in p.sizes]
+        summed, made, stack = self._choose_dim_uses(name, p, grows)
         taken: dict[str, int] = {}
-        if p.beside:  # which has the size of their product
+        if p.beside:  # the product of both has the size of the weight
             entries = Power()
             for d in summed:
                 entries *= Power.of(grows[d])
@@ -366,11 +431,12 @@ class Shapes:
             self.notes.append((name, BESIDE.format(p.beside)))
 
         def letters(dims: Sequence[int]) -> str:
+            """Returns index names for dimensions, one for each power of an axis."""
             found = ""
             for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
                 for _ in range(abs(count)):
                     taken[axis] = k = taken.get(axis, -1) + 1
-                    pool = LETTERS.get(axis) or SPARE[4 * len(set(self.axes.values()) - {*LETTERS}) :]
+                    pool = LETTERS.get(axis) or SPARE_INDICES[4 * len(set(self.axes.values()) - {*LETTERS}) :]
                     known = [x for x, a in self.axes.items() if a == axis]
                     letter = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
                     self.axes[letter] = axis
@@ -387,19 +453,27 @@ class Shapes:
             self.notes.append((name, WEIGHED))
         symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
         self.roles[symbol] = name
-        source = _named(self._constant(read + maps), [*(read + maps)] or ["x"])
+        source = _write_indexed(self._constant(read + maps), [*(read + maps)] or ["x"])
         whole = [*out, *maps, *read] or ["x"]
         product, behind, _ = (f"{stem}{k}" for stem in self.stems)
-        self.lines.append(f"{_named(product, [*out, *maps])} = {_named(symbol, whole)} {source}")
+        self.lines.append(f"{_write_indexed(product, [*out, *maps])} = {_write_indexed(symbol, whole)} {source}")
         if out or maps:
-            self.lines.append(f"{behind} = {_named(product, [*out, *maps])}")
+            self.lines.append(f"{behind} = {_write_indexed(product, [*out, *maps])}")
 
     def _constant(self, letters: str) -> str:
+        """Returns the name of the constant whose indices have the same axes as these; a new one if there is none."""
         key = " ".join(self.axes[x] for x in letters)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
-    def _places(self, name: str, p: Shaped, grows: Sequence[Powers]) -> Places:
-        """The dimensions that are summed, made and counted; where no call says so, by shape."""
+    def _choose_dim_uses(self, name: str, p: ParameterShape, grows: Sequence[Powers]) -> DimUses:
+        """Returns how the dimensions of a parameter are used: as the calls say, or else by shape, with a note if that
+        is ambiguous.
+
+        Args:
+            name: the name of the parameter.
+            p: the parameter.
+            grows: for each dimension, the powers of the axes.
+        """
         growing = [d for d, powers in enumerate(grows) if powers]
         kinds = {
             tuple(tuple(tuple(sorted(grows[d].items())) for d in side if grows[d]) for side in use): use
@@ -413,9 +487,9 @@ class Shapes:
             return next(iter(kinds.values()))
         shape = tuple(sizes[0] for sizes in p.sizes)
         if len({str(grows[d]) for d in growing}) > 1 or len(growing) > 2:
-            self.notes.append((name, UNSAID.format(shape, "the last one is taken")))
+            self.notes.append((name, UNSAID.format(shape, "the last one is assumed")))
         elif len(growing) == 1 and (len(p.sizes) == 2 or sum(set(s) != {1} for s in p.sizes) > 1):
-            self.notes.append((name, UNSAID.format(shape, "taken for an input's, not a readout's")))
+            self.notes.append((name, UNSAID.format(shape, "it is treated as an input weight, not a readout")))
         elif not growing and len(p.sizes) != 1:
             self.notes.append((name, FACTOR))
         if len(growing) < 2:
@@ -424,7 +498,7 @@ class Shapes:
         return (summed,), (made,), tuple(stack)
 
     def network(self, name: str, why: str) -> Network:
-        """The network, which says why it is no more."""
+        """Returns the network; ``why`` is the reason why there are no equations."""
         outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
         product, _, last = self.stems
         made = {x for line in self.lines for x in re.findall(rf"\b{product}\d+\b", line.partition("=")[2])}
@@ -436,53 +510,63 @@ class Shapes:
         return replace(read, unread=why, multiplied=self.multiplied)
 
 
-def _named(name: str, letters: Sequence[str]) -> str:
+def _write_indexed(name: str, letters: Sequence[str]) -> str:
+    """Writes a name with its indices: ``W[a,b]``, or ``W`` without any."""
     return f"{name}[{','.join(letters)}]" if letters else name
 
 
-def along(reading: Traced, growing: Collection[str]) -> Traced:
-    """A reading without what it says of a number of maps, where that is not among the axes that grow."""
+def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
+    """Returns a reading without its note on a growing number of maps if M is not among the growing axes."""
     notes = [x for x in reading.notes if x[1] != WEIGHED or "M" in growing]
     return replace(reading, notes=notes)
 
 
-def by_shape(
+def read_by_shape(
     build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED, only: Collection[str] = ()
-) -> Traced:
-    """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations.
+) -> TracedModel:
+    """Reads the shapes of a module's parameters as a network.
 
     Args:
-        only: these parameters; all where there are none.
+        build: function that returns the module at given sizes.
+        base: sizes at which it is read; missing ones have a small default.
+        why: the reason why there are no equations.
+        name: name of the network.
+        only: the parameters to read; all if empty.
     """
-    asked = Asked(base or {})
-    called(build, asked)
+    asked = RequestedSizes(base or {})
+    call_build(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
-    builds = [few, *(doubled(few, axis) for axis in few)]  # K and M change alone
-    models = [called(build, sizes)[0] for sizes in builds]
+    builds = [few, *(enlarge_axis(few, axis) for axis in few)]  # with K < M, so that K and M change independently
+    models = [call_build(build, sizes)[0] for sizes in builds]
     run = None
-    for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
-        with suppress(Exception), exactly():  # what hinders both hinders the equations, and is said there
+    for training in (True, False):  # in training mode, random noise may prevent the recording
+        with (
+            suppress(Exception),
+            in_float64(),
+        ):  # an error in both modes also prevents the equations and is reported there
             if run is None:
-                model, (inputs, keywords), _ = built(build, start)
+                model, (inputs, keywords), _ = build_module(build, start)
                 run = record(model, inputs, keywords, strict=False, training=training, apart=False)
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:
-        powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
+        powers = fit_powers([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
-    shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
-    chosen = run is not None and "M" in start and _chooses(run, start["M"], start.get("K", 0))
+    shapes = ShapeNetwork(
+        [p for p in read_parameter_shapes(models, run) if not only or p.name in only], builds, counted
+    )
+    chosen = run is not None and "M" in start and _has_free_topk(run, start["M"], start.get("K", 0))
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
-    return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
+    return TracedModel(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).with_frozen(found)
 
 
-def _chooses(run: Recording, experts: int, given: int) -> bool:
-    """Return whether a top-K takes fewer than all ``experts``, and another number of them than ``given``.
+def _has_free_topk(run: Recording, experts: int, given: int) -> bool:
+    """Returns whether a top-K selects some of ``experts``, and not as many as ``given``.
 
-    A top-K along another dimension, as where experts choose tokens, is not counted.
+    A top-K along another dimension (experts that choose tokens) does not count.
     """
     calls = [(next(leaves(c.arguments, Ref)), next(leaves(c.result, Ref))) for c in run.calls if c.name == "topk"]
     shapes = [(run.tensors[a.number].shape, run.tensors[b.number].shape) for a, b in calls]

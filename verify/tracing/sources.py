@@ -1,7 +1,8 @@
-"""Models by name, as ``--model`` takes them: ``FILE.py:build``, or ``hf:config.json``, a configuration on disk.
+"""Loads the model that ``--model`` names: ``FILE.py:build``, or ``hf:config.json``, a configuration file on disk.
 
-Loaded by name, so that the engine imports no torch. Of a configuration the family and its options stay; sizes become
-small and follow N, N_e, M and L. No weights are read and no hub is asked. Read next: ``models.py``.
+The command line imports this module by name, so that the engine does not import torch. Of a configuration, the family
+and its options are kept; its sizes become small and follow N, N_e, M and L. No weights are loaded and the hub is not
+contacted. Read next: ``models.py``.
 """
 
 from __future__ import annotations
@@ -25,40 +26,49 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.powers import Power
 
-from .config_probing import Difference
-from .config_reading import config_of, read_config_file
-from .graph import Unreadable
-from .models import Traced
-from .readings import read as read_model
-from .shapes import along
+from .config_probing import ConfigDifference
+from .config_reading import probe_config_files, read_config_file
+from .models import TracedModel
+from .nodes import Unreadable
+from .readings import read_module
+from .shapes import drop_fixed_map_notes
 
-BESIDE = "SCALING"
-"""A dict in the file of a function, with sizes and options."""
+SETTINGS_NAME = "SCALING"
+"""Name of the dict of sizes and options in the user's file."""
 
 
-def build_of(text: str, deep: bool = False, beside: Path | None = None) -> tuple[Callable[..., Any], Mapping[str, int]]:
-    """The function that a model's name means, and the sizes at which it is read as far as they are said.
+def load_model_builder(
+    text: str, deep: bool = False, beside: Path | None = None
+) -> tuple[Callable[..., Any], Mapping[str, int]]:
+    """Loads the build function that a model name denotes.
 
     Args:
-        deep: of a configuration: the depth L is an axis; else there is one layer. beside: the configuration of the same
-            model at another size: what both have alike stays.
+        text: ``FILE.py:NAME`` or ``hf:config.json``.
+        deep: whether the depth L of a configuration is an axis; otherwise the models have one layer.
+        beside: a configuration of the same model at another size; sizes that are equal in both stay fixed.
+
+    Returns:
+        The function, and the base sizes that the user's file states (empty if it states none).
 
     Raises:
-        UsageError: no such file or function, or a configuration that transformers does not know.
+        UsageError: there is no such file or function, or transformers does not know the configuration.
     """
     if text.startswith(HUGGING_FACE):
-        config, other = config_of(text, beside)
-        return config.builder(deep, Difference() if other is None else config.compare(other)), {}
-    build, said = function_of(text)
+        config, other = probe_config_files(text, beside)
+        return config.make_builder(deep, ConfigDifference() if other is None else config.compare(other)), {}
+    build, said = load_function(text)
     base = said.get("base", {})
     return build, read_sizes(base, "base") if base else {}
 
 
-def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-    """``build``, and the dict beside it.
+def load_function(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """Loads a function from a Python file, and the dict ``SCALING`` of the same file (empty if there is none).
+
+    Args:
+        text: ``FILE.py:NAME``.
 
     Raises:
-        UsageError: no such file, module or function, its code fails, or what stands beside it is no dict.
+        UsageError: there is no such file or function, its code fails, or ``SCALING`` is no dict.
     """
     where, colon, name = text.rpartition(":")
     if not (colon and where and name.isidentifier()):
@@ -68,40 +78,41 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     if not callable(build):
         lacks = f"{where} has no function {name}"
         if build is not None:
-            lacks = f"{name} of {where} is {quote_value(build)}, no function"
+            lacks = f"{name} of {where} is {quote_value(build)}, not a function"
         functions = ", ".join(x for x, y in vars(module).items() if isfunction(y)) or "none"
-        raise UsageError(f"{lacks}; it has functions: {functions}; write FILE.py:NAME of yours")
-    beside = getattr(module, BESIDE, {})
+        raise UsageError(f"{lacks}; its functions: {functions}; write FILE.py:NAME with the one that builds the model")
+    beside = getattr(module, SETTINGS_NAME, {})
     if not isinstance(beside, dict):
         raise UsageError(
-            f"{BESIDE} in {where} is {quote_value(beside)}; give a dict of keywords, such as base and target"
+            f"{SETTINGS_NAME} in {where} is {quote_value(beside)}; give a dict of keywords, such as base and target"
         )
     return build, beside
 
 
 WIDTHS = ("N", "N_e")
-"""Axes that grow where no ray is given."""
+"""Axes that grow if no ray is given."""
 
 
 @dataclass(frozen=True)
 class ModelOption:
-    """A model as the command line names it.
+    """The model given by ``--model``.
 
     Attributes:
-        model: as it was read.
-        odd: what another configuration of it has otherwise, and no number of it says; a line each.
+        model: its reading.
+        odd: for every difference to another configuration of the model that the reading does not allow for, a line.
     """
 
-    model: Traced
+    model: TracedModel
     odd: Sequence[str] = ()
 
     @property
     def network(self) -> Network:
+        """The network of the model."""
         return self.model.network
 
     @property
     def text(self) -> str:
-        """The equations.
+        """The equations, as TOML.
 
         Raises:
             Unreadable: they are not known.
@@ -112,44 +123,58 @@ class ModelOption:
 
     @property
     def ray(self) -> str:
-        """The widths grow, and the numbers of experts and layers stay."""
+        """The default ray: widths grow, numbers of experts and layers stay."""
         axes = [axis for axis in AXES if axis in self.network.axes.values()]
         return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
 
-    def left(self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]) -> Iterator[str]:
-        """Of every multiplier what the module brings and what is left to multiply by, a line each."""
+    def describe_remaining_factors(
+        self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]
+    ) -> Iterator[str]:
+        """Yields a line for each multiplier: its factor, how much of it the module already applies, and what remains to
+        be done.
+
+        Args:
+            multipliers: the setting of each multiplier in the recipe.
+            base: the sizes of the tuned model.
+            target: the sizes of the model that gets the numbers.
+        """
         for name, setting in multipliers.items():
             own = Power.of(self.model.factors.get(name, ("", {}))[1])
             brings, where = own.ratio(base, target), self.model.factors.get(name, ("", {}))[0] or "model"
             rest = setting.factor / brings
             equation = next((x for x in self.model.text.splitlines() if f" {name} " in x.partition("=")[2]), "")
             at = f"{where}, at {' '.join(equation.split())}" if equation else where
-            to_do = "nothing is left to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {at}"
-            yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
+            to_do = "nothing to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {at}"
+            yield f"{name}: its factor is {setting.factor:.6g}, of which the module applies {brings:.6g}; {to_do}"
 
-    def beside(self, answer: Any) -> Any:
-        """An answer with the notes of the reading under it."""
+    def append_notes(self, answer: Any) -> Any:
+        """Appends the notes of the reading to an answer of a command (a document, or the last of several)."""
         if isinstance(answer, Document):
-            return self._noted(answer)
+            return self._append_notes(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
-            return [self._noted(d) if k == len(answer) - 1 else d for k, d in enumerate(answer)]
+            return [self._append_notes(d) if k == len(answer) - 1 else d for k, d in enumerate(answer)]
         return answer
 
-    def _noted(self, d: Document) -> Document:
+    def _append_notes(self, d: Document) -> Document:
+        """Returns the document with the notes of the reading, in text and in its record."""
         rates = d.record.get("ray")
-        model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
+        model = (
+            self.model
+            if rates is None
+            else drop_fixed_map_notes(self.model, [axis for axis, x in rates.items() if x != "0"])
+        )
         lines = [
-            *model.described(_left(model, d.record)),
-            *_split(d.record.get("tensors", {})),
-            *self._besides(d.record),
+            *model.describe(_find_remaining_powers(model, d.record)),
+            *_describe_split_parts(d.record.get("tensors", {})),
+            *self._describe_training_only(d.record),
         ]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
         return Document((*d.blocks, *blocks), {**d.record, "left_out": model.lines})
 
-    def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
-        """The powers of tensors that act in training mode alone, beside those that are derived."""
+    def _describe_training_only(self, record: Mapping[str, Any]) -> Iterator[str]:
+        """Yields a line of powers, derived by shape, for each tensor that acts only in training mode."""
         if self.model.beside is not None and record.get("ray"):
             rule = read_optimizers(record["optimizer"], self.model.beside, self.model.networks)
             ray = Ray({axis: Fraction(x) for axis, x in record["ray"].items()})
@@ -159,8 +184,13 @@ class ModelOption:
                 yield f"{role}: not certified, by shape: {powers}"
 
 
-def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
-    """By multiplier of a derivation or a recipe, the power that its module lacks; empty where it lacks none."""
+def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the factor that the module still lacks for each multiplier, as text; "" if it lacks none.
+
+    Args:
+        model: the reading.
+        record: the record of a derivation or a recipe.
+    """
     needed = record.get("multipliers", {})
     powers = {x: Power.parse(p["rule"]) if "rule" in p else Power.of(p) for x, p in needed.items()}
     grows = {axis for axis, rate in (record.get("ray") or {}).items() if rate != "0"}
@@ -169,8 +199,8 @@ def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
     return {x: str(p) if p.terms else "" for x, p in left.items()}
 
 
-def _split(tensors: Mapping[str, Any]) -> list[str]:
-    """Parts of one parameter that get different powers."""
+def _describe_split_parts(tensors: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each parameter whose parts get different powers."""
     parts: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, settings in tensors.items():
         if "[" in name and isinstance(settings, Mapping):
@@ -178,26 +208,31 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
                 str(settings.get(x)) for x in ("init_std", "lr", "eps")
             )
     return [
-        f"{whole}: its parts get different powers; plan in Python draws each by its own std and takes the least eps; "
-        f"where rates differ make {' and '.join(powers)} parameters of their own"
+        f"{whole}: its parts get different powers; plan in Python draws each part with its own std and "
+        "uses the smallest "
+        f"eps; if their lr differ, make {' and '.join(powers)} separate parameters"
         for whole, powers in parts.items()
         if len(set(powers.values())) > 1
     ]
 
 
-def read(text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = "") -> ModelOption:
-    """The model of this name, read.
+def read_model_option(
+    text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = ""
+) -> ModelOption:
+    """Loads and reads the model that ``--model`` names.
 
     Args:
-        arguments: of the command; where they name the depth, a configuration is read with it. beside: as for
-            ``build_of``. smallest: sizes of the base, at which a module that raises at small sizes is read.
+        text: ``FILE.py:NAME`` or ``hf:config.json``.
+        arguments: the arguments of the command; if they name L, the depth of a configuration is an axis.
+        beside: as for ``load_model_builder``.
+        smallest: base sizes, at which the model is read if it raises an error at small sizes.
 
     Raises:
-        UsageError: no such model, or one that cannot be read.
+        UsageError: there is no such model, or it cannot be read.
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     if text.startswith(HUGGING_FACE):
         return ModelOption(*read_config_file(text, beside, deep))
-    build, base = build_of(text)
+    build, base = load_model_builder(text)
     known = read_sizes(smallest, "base") if "=" in smallest and not base else None
-    return ModelOption(read_model(build, base, smallest=known))
+    return ModelOption(read_module(build, base, smallest=known))

@@ -1,7 +1,7 @@
-"""A torch call as equations, by its row of ``calls.py``.
+"""Reads a torch call as equations, by its rule in ``calls.py``.
 
-A rule gets the reader and the arguments of the call, its tensors as views, and returns the views of its results. Read
-next: ``rules.py``, ``layout.py``, ``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
+A rule gets the reader and the arguments of the call, with views in place of tensors, and returns the views of its
+results. Read next: ``rules.py``, ``layout.py``, ``routing.py`` (the rules), ``docs/extending.md`` (how to add one).
 """
 
 from __future__ import annotations
@@ -12,29 +12,35 @@ from typing import Any
 from scaling_algebra.errors import UsageError
 
 from .calls import MAKERS, RULES, SAME, plain
-from .elementwise import Cancels, parted
+from .elementwise import Cancels, cat_as_sum
 from .fixed import linear
 from .graph import View
+from .nodes import DataNode
 from .reading import Reader, stopped
-from .recording import STOPS, leaves, mapped, refs
+from .recording import STOPS, leaves, map_leaves, refs
 
 COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
-"""Functions without a gradient."""
-PARTED = {"add", "sub"}
-"""Calls that take a concatenation along an axis that grows as a sum of its parts."""
+"""Comparisons, which have no gradient."""
+READ_CAT_AS_SUM = {"add", "sub"}
+"""Calls that read a concatenation along an axis that grows as a sum of its parts."""
 
 
-def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
-    """The views of a call's results.
+def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
+    """Returns the views of a call's results.
+
+    Args:
+        reader: the reader, whose ``call`` is the call.
+        args: its positional arguments, with views in place of tensors.
+        keywords: its keyword arguments, likewise.
 
     Raises:
-        Unreadable: no rule, or one that does not hold here.
+        Unreadable: the call has no rule, or its rule does not cover these arguments.
     """
     assert reader.call is not None
     name = plain(reader.call.name)
     if name in ("rsub", "rdiv"):
         name, args = name[1:], args[::-1]
-    reader.name, apart = name, partial(parted, reader)
+    reader.name, apart = name, partial(cat_as_sum, reader)
     x: Any = args[0] if args else None
     if name.startswith(MAKERS) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
@@ -42,46 +48,50 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return stopped(reader, x)
     if name in SAME:
         return x
-    if name in PARTED:
-        args = mapped(args, View, apart)
+    if name in READ_CAT_AS_SUM:
+        args = map_leaves(args, View, apart)
     if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
-        return _linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
+        return _try_linear(
+            reader, reader.fail("computes with complex numbers other than by a constant factor; use real numbers")
+        )
     views = list(leaves((args, keywords), View))
-    if name not in RULES and all(v.node.kind == "const" or _whole(v) for v in views):
-        return reader.constants()  # made of the whole numbers of the input
+    if name not in RULES and all(v.is_constant or _is_integer_input(v) for v in views):
+        return reader.constants()  # computed from integer inputs alone
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         if name in COMPARISONS and any(call.name == "topk" for call in reader.runs[0].calls):
-            todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out; "
-            todo += "where it chooses tokens, run every expert on every token, weighed by its gate"
+            todo = "if it is part of a loss (a load of experts), return that next to the output, (logits, aux); "
+            todo += "if it selects tokens, run every expert on every token and multiply by its gate"
         elif name in COMPARISONS:
-            todo = (
-                "write what it selects as one function of torch (relu, threshold, clamp) or with a constant mask, or "
-            )
+            todo = "replace the selection by one torch function (relu, threshold, clamp) or a constant mask, or "
             todo += "give the equations of this model with --network"
-        return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
+        return _try_linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         try:
             return RULES[name](reader, *args, **keywords)
         except Cancels:
             raise
         except UsageError as error:
-            again = mapped((args, keywords), View, apart)
+            again = map_leaves((args, keywords), View, apart)
             if [*leaves(again, View)] != views:
                 return RULES[name](reader, *again[0], **again[1])
-            return _linear(reader, error)
+            return _try_linear(reader, error)
     except UsageError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        todo = "write it with other calls, or give the equations of this model with --network"
-        raise reader.fail(f"called in a way that its rule does not read; {todo}") from error
+        todo = "use other calls, or give the equations of this model with --network"
+        raise reader.fail(f"its rule does not cover these arguments; {todo}") from error
 
 
-def _linear(reader: Reader, error: UsageError) -> list[View]:
-    """What a call that is not read makes, if it is linear along axes that do not grow.
+def _try_linear(reader: Reader, error: UsageError) -> list[View]:
+    """Reads a call as a linear map along axes of fixed size, if it is one.
+
+    Args:
+        reader: the reader.
+        error: the error to raise if it is not.
 
     Raises:
-        UsageError: the error that it is, if not.
+        UsageError: ``error``.
     """
     try:
         return linear(reader)
@@ -89,5 +99,6 @@ def _linear(reader: Reader, error: UsageError) -> list[View]:
         raise error from None
 
 
-def _whole(x: View) -> bool:
-    return x.node.kind == "data" and not x.node.value.is_floating_point()
+def _is_integer_input(x: View) -> bool:
+    """Returns whether a view is an integer input, such as token ids."""
+    return isinstance(x.node, DataNode) and not x.node.value.is_floating_point()

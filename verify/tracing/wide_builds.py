@@ -1,8 +1,8 @@
-"""Which axes a module must be read at a much larger size of: those along which its constants may change.
+"""Finds the axes along which a module must be read at a much larger size, since its constants may change there.
 
-Two builds, at N and 2 N, say of ``h * (torch.arange(N) < 64)`` no more than that it is h. A constant that differs along
-an axis that grows, and a slice that ends at a number, are therefore read at one more build, larger than the numbers
-that places are compared with. Read next: ``models.py`` (reads there).
+Two builds, at N and 2 N, cannot tell ``h * (torch.arange(N) < 64)`` from h. If a constant differs along an axis that
+grows, or a slice ends at a number, the module is therefore read at one more build, larger than the numbers with which
+positions are compared. Read next: ``models.py`` (reads there).
 """
 
 from __future__ import annotations
@@ -11,53 +11,58 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .calls import SAME, plain
-from .graph import refused
+from .nodes import refused
 from .recording import Recording, Ref, TorchCall, refs
 
 TIMES, WIDEST = 16, 1024
-"""How many times larger a wide build is, at least; and the largest size of an axis in one."""
+"""Minimum ratio by which a wide build is larger, and the maximum size of an axis in one."""
 FILLS = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
-"""Beginnings of names of calls whose results have one value, at every size."""
+"""Prefixes of calls that return a constant tensor with a single value."""
 KEEPS = SAME | {"expand", "expand_as", "view", "reshape", "unsqueeze", "squeeze", "transpose", "permute", "flatten",
                 "unflatten", "mul", "add", "sub", "div", "neg", "rsub", "rdiv", "logical_not", "bool"}  # fmt: skip
-"""Calls whose results differ along an axis that grows only where an argument does."""
+"""Calls whose result differs along an axis that grows only if an argument does."""
 COMPARES = {"lt", "le", "gt", "ge", "eq", "ne", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "remainder",
             "fmod", "floor_divide", "tril", "triu"}  # fmt: skip
-"""Calls in which a number is one that the entries of a constant are compared with."""
+"""Calls that compare the entries of a constant with a number."""
 TAKES = {"getitem", "narrow", "slice", "split", "split_with_sizes", "select", "chunk"}
-"""Calls in which a number is a place along an axis."""
+"""Calls in which a number is a position along an axis."""
 
 
 def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes along which constants may change, with the factor by which each is to be larger to be read.
+    """Returns the axes that must be read at a larger size, each with the ratio to its size in the first run.
 
     Args:
-        runs: recordings with the numbers of the first; each but the first has one axis doubled.
+        runs: recordings, numbered like the first; each but the first has one axis doubled.
         live: numbers of the tensors that are no constants.
-        base: sizes of the first run.
+        base: the sizes of the first run.
 
     Raises:
-        Unreadable: places are compared with a number that is larger than any build.
+        Unreadable: positions are compared with a number that is larger than any build.
     """
     moving, found = set(live), dict[str, int]()
-    alike: set[int] = set()  # constants that do not differ along an axis that grows
+    alike: set[int] = set()  # constants without a difference along any axis that grows
     for calls in zip(*(run.calls for run in runs), strict=True):
         call, name = calls[0], plain(calls[0].name)
         read = [r.number for r in refs((call.arguments, call.keywords))]
-        grown = [n for n in read if _axes(runs, n)]
+        grown = [n for n in read if _find_growing_axes(runs, n)]
         differing = [n for n in grown if n not in moving and n not in alike]
         if name.startswith(FILLS) or (name in KEEPS and not differing):
             alike |= {r.number for r in refs(call.result)}
-        axes = {axis for n in differing for axis in _axes(runs, n)} if moving.intersection(read) else set()
+        axes = {axis for n in differing for axis in _find_growing_axes(runs, n)} if moving.intersection(read) else set()
         if (name in COMPARES and differing) or (name in TAKES and grown):
-            for axis in {axis for n in grown for axis in _axes(runs, n)}:
-                numbers = [abs(x) for x in _numbers(calls, runs) if abs(x) >= base[axis]]
+            for axis in {axis for n in grown for axis in _find_growing_axes(runs, n)}:
+                numbers = [abs(x) for x in _iterate_steady_numbers(calls, runs) if abs(x) >= base[axis]]
                 size = base[axis]
                 while numbers and size < 2 * max(numbers):
                     size *= 2
                 if size > WIDEST:
-                    what = f"a place along an axis that grows is compared with {max(numbers):g}; no small model shows"
-                    raise refused(f"{call.module or 'model'}: {call.name}", f"{what} what happens there")
+                    what = (
+                        f"compares positions along an axis that grows with {max(numbers):g}; no small "
+                        "model shows what happens"
+                    )
+                    raise refused(
+                        f"{call.module or 'model'}: {call.name}", f"{what} there, so use a smaller number or --network"
+                    )
                 if numbers:
                     found[axis] = max(found.get(axis, 0), size)
         for axis in axes:
@@ -67,23 +72,24 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
 
 
 def _power_below(ratio: float) -> int:
-    """Return the largest power of two that is at most ``TIMES`` and a ratio."""
+    """Returns the largest power of two that is at most ``TIMES`` and at most ``ratio``."""
     return next((2**k for k in reversed(range(TIMES.bit_length())) if 2**k <= min(ratio, TIMES)), 1)
 
 
-def _axes(runs: Sequence[Recording], number: int) -> set[str]:
-    """The axes with which the shape of a tensor changes."""
+def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
+    """Returns the axes with which the shape of a tensor changes."""
     shapes = [run.tensors[number].shape for run in runs]
     return {run.doubled for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
 
 
-def _numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
-    """The numbers among the arguments of a call that are the same at every build."""
-    each = [list(_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
+def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
+    """Yields the numbers among the arguments of a call that are equal at every build."""
+    each = [list(_iterate_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
     yield from (column[0] for column in zip(*each, strict=False) if len({*column}) == 1)
 
 
-def _scalars(tree: Any, run: Recording) -> Iterator[float]:
+def _iterate_scalars(tree: Any, run: Recording) -> Iterator[float]:
+    """Yields the numbers inside nested arguments, including bounds of slices and tensors with one entry."""
     if isinstance(tree, slice):
         tree = (tree.start, tree.stop)
     if isinstance(tree, Ref) and (x := run.tensors[tree.number]).numel() == 1 and not x.is_complex():
@@ -92,4 +98,4 @@ def _scalars(tree: Any, run: Recording) -> Iterator[float]:
         yield float(tree)
     elif isinstance(tree, list | tuple | dict):
         for x in tree.values() if isinstance(tree, dict) else tree:
-            yield from _scalars(x, run)
+            yield from _iterate_scalars(x, run)

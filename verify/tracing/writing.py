@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,8 +15,24 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 
 from .entries import NAMES
-from .graph import CONSTANT_KINDS, FUNCTION_KINDS, Scaled, TracedNode, View, refused, walk
-from .naming import Names, Powers, named, powers_of
+from .graph import View
+from .naming import EquationNames, Powers, fit_powers, write_indexed
+from .nodes import (
+    Concatenation,
+    ContractionNode,
+    FewChosen,
+    FunctionNode,
+    Leaf,
+    Parameter,
+    Pick,
+    Scaled,
+    Selection,
+    Shift,
+    SumNode,
+    TracedNode,
+    refused,
+    walk,
+)
 
 GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
@@ -41,7 +57,7 @@ class Writer:
 
     def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
         nodes = list(walk(output.node))
-        self.name, self.names = name, Names(nodes, builds)
+        self.name, self.names = name, EquationNames(nodes, builds)
         self.lines: list[tuple[str, str, TracedNode | None]] = []
         self.notes: list[tuple[str, str]] = []
         self.scales: dict[str, tuple[str, Powers, list[str]]] = {}
@@ -50,13 +66,10 @@ class Writer:
         self.held: dict[int, Powers] = {}
         self.acts = _fan_ins(self.names, nodes)
         for node in nodes:
-            kinds = {"data", "param", "cat", *CONSTANT_KINDS}
-            if node.kind in kinds or (node.weight and node.kind not in FUNCTION_KINDS):
+            if isinstance(node, Leaf | Concatenation) or node.weight:
                 continue
-            if node.kind not in STATEMENTS:
-                raise node.fail(f"{node.kind}: no equation says this")
-            letters, right = STATEMENTS[node.kind](self, node)
-            self.lines.append((self.names.ref(node, letters), right, node))
+            letters, right = _statement(self, node)
+            self.lines.append((self.names.write_tensor(node, letters), right, node))
         self.lines.append(("f", _trained(self, output.node), None))
         self.factors = _multipliers(self)
 
@@ -78,12 +91,12 @@ class Writer:
         ])  # fmt: skip
 
 
-def _product(writer: Writer, node: TracedNode) -> Sides:
+def _product(writer: Writer, node: ContractionNode) -> Sides:
     """Gates stand left of tensors, tensors left of what they act on."""
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
     letters = names.letters({x: node.labels[x] for x in labels})
-    tensors = [s for s in node.sources if s[0].kind == "param" and any(letters[x] for x in s[1])]
+    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
         raise node.fail("a product of weights alone")
@@ -103,19 +116,19 @@ def _product(writer: Writer, node: TracedNode) -> Sides:
         others = [{x for j, (_, m) in enumerate(rest) if j != k for x in m} for k in range(len(rest))]
         acts = [k for k in range(len(rest)) if set(free[k]) - others[k]]
         meets = [k for k, (_, m) in enumerate(rest) if set(m) & have]
-        vectors = sorted(range(len(rest)), key=lambda k: sum(names.grows(node.labels[x]) for x in rest[k][1]))
+        vectors = sorted(range(len(rest)), key=lambda k: sum(names.is_growing(node.labels[x]) for x in rest[k][1]))
         at = (acts or meets or vectors)[0]
         chain.insert(0, rest.pop(at))
         have |= set(chain[0][1])
     text = [
-        _acting(writer, c, at) if c.kind == "param" and (c, mine) in signals else names.ref(c, at)
+        _acting(writer, c, at) if isinstance(c, Parameter) and (c, mine) in signals else names.write_tensor(c, at)
         for c, mine in [*gates, *chain, *core]
         for at in [[letters[x] for x in mine]]
     ]
-    summed = {x for x in labels if x not in node.out and letters[x] and names.grows(node.labels[x])}
+    summed = {x for x in labels if x not in node.out and letters[x] and names.is_growing(node.labels[x])}
     gated = any(summed & {*mine} for _, mine in gates)
     tied = any(f and writer.acts[c.name] - {f} for c, mine in tensors for f in [_summed(names, node, mine)])
-    powers = powers_of(node.factor, names.builds) if node.factor else {}
+    powers = fit_powers(node.factor, names.builds) if node.factor else {}
     if powers is None:
         raise node.fail(f"a factor that is {node.factor} at the builds is no power of the sizes")
     own = dict(powers)
@@ -125,8 +138,8 @@ def _product(writer: Writer, node: TracedNode) -> Sides:
                 own[axis] = own.get(axis, Fraction(0)) + power
     own = {axis: power for axis, power in own.items() if power}
     if (summed and (not tensors or gated)) or tied:
-        experts = any(names.axis(node.labels[x]) == "M" for x in summed)
-        name = names.fresh("alpha" if experts else "scale")
+        experts = any(names.find_axis(node.labels[x]) == "M" for x in summed)
+        name = names.reserve_name("alpha" if experts else "scale")
         writer.scales[name] = node.where, own, [c.name for c, _ in tensors]
         text.insert(0, name)
     else:
@@ -137,130 +150,160 @@ def _product(writer: Writer, node: TracedNode) -> Sides:
 def _sum(writer: Writer, node: TracedNode) -> Sides:
     """Terms, each with the constant that repeats it."""
     names = writer.names
-    letters, terms = names.own(node), []
+    letters, terms = names.name_slots(node), []
     for t, labels in node.sources:
         mine = [letters[x] for x in labels]
         lacks = [x for k, x in enumerate(letters) if k not in labels and x]
         if t.weight:
             terms.append(_bias(names, t, mine, letters))
         else:
-            terms.append(" ".join([names.ref(t, mine), *([names.constant(tuple(lacks), lacks)] if lacks else [])]))
+            terms.append(
+                " ".join([names.write_tensor(t, mine), *([names.write_constant(tuple(lacks), lacks)] if lacks else [])])
+            )
     return letters, " + ".join(terms)
 
 
-def _shift(writer: Writer, node: TracedNode) -> Sides:
+def _shift(writer: Writer, node: Shift) -> Sides:
     """A constant is added, along axes that grow one number; or one and a frozen tensor, where it differs there."""
     names = writer.names
-    letters = names.own(node)
-    terms = [names.ref(node.source, [letters[x] for x in node.sources[0][1]]), names.constant(node.number, letters)]
+    letters = names.name_slots(node)
+    terms = [
+        names.write_tensor(node.source, [letters[x] for x in node.sources[0][1]]),
+        names.write_constant(node.number, letters),
+    ]
     if node.frozen:
-        symbol = names.fresh("Constant")
+        symbol = names.reserve_name("Constant")
         names.parameters[symbol] = name = symbol.lower()
         names.frozen.append(name)
-        terms.append(f"{named(symbol, letters)} {names.constant((), ())}")
+        terms.append(f"{write_indexed(symbol, letters)} {names.write_constant((), ())}")
     return letters, " + ".join(terms)
 
 
-def _function(writer: Writer, node: TracedNode) -> Sides:
+def _function(writer: Writer, node: FunctionNode) -> Sides:
     """A function, with the letter along which it goes."""
     names = writer.names
-    name, letters = node.name, names.own(node)
+    name, letters = node.name, names.name_slots(node)
     along = [k for k in node.over if letters[k]]
-    grow = [k for k in along if names.grows(node.indices[k])]
+    grow = [k for k in along if names.is_growing(node.indices[k])]
     if len(along) > 1:
         alone = f"divided by its rms over batch and places ({len(along)} axes that do not grow, read as one)"
         one = f"{name} over {len(along)} axes is read as over {'the one that grows' if grow else 'the first'}"
         writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
     over = letters[(grow or along)[0]] if along else ""
-    if name in GATES and any(names.axis(node.indices[k]) == "M" for k in node.over):
+    if name in GATES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
         writer.notes.append((node.where, HELD.format(name)))
         axis = GATES[name] if GATES[name] != "K" or "K" in names.base else "M"
         writer.held[node.number] = {axis: Fraction(-1)} if axis else {}
         name, over = "gate", ""
-    elif name in GATES and "topk" in name:
+    elif isinstance(node, Selection):
         raise node.fail("a top-K along an axis that is not M; build(sizes) must take M")
     if name not in FUNCTIONS or (node.over and name in NAMES):
         raise node.fail(f"{name} is no function of the equations; give them with --network")
     mine = [letters[x] for x in node.sources[0][1]]
-    inner = _acting(writer, node.source, mine) if node.source.kind == "param" else names.ref(node.source, mine)
+    inner = (
+        _acting(writer, node.source, mine)
+        if isinstance(node.source, Parameter)
+        else names.write_tensor(node.source, mine)
+    )
     return letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})"
 
 
-def _pick(writer: Writer, node: TracedNode) -> Sides:
+def _pick(writer: Writer, node: Pick) -> Sides:
     """One entry of an axis that does not grow is as all of them."""
     names = writer.names
-    index, letters = node.source.indices[node.slot], names.own(node.source)
-    if names.grows(index):
-        raise node.fail(f"one entry of the axis {names.axis(index)}")
+    index, letters = node.source.indices[node.slot], names.name_slots(node.source)
+    if names.is_growing(index):
+        raise node.fail(f"one entry of the axis {names.find_axis(index)}")
     left = [x for k, x in enumerate(letters) if k != node.slot]
-    return left, names.ref(node.source, letters)
+    return left, names.write_tensor(node.source, letters)
 
 
-STATEMENTS: dict[str, Callable[[Writer, TracedNode], Sides]] = {
-    "contract": _product, "add": _sum, "blend": _sum, "shift": _shift, "func": _function, "stopped": _function,
-    "pick": _pick,
-}  # fmt: skip
-"""By kind of node, what its equation says."""
+def _statement(writer: Writer, node: TracedNode) -> Sides:
+    """Return the equation of a node.
+
+    Raises:
+        Unreadable: No equation says what it is.
+    """
+    match node:
+        case ContractionNode():
+            return _product(writer, node)
+        case SumNode():
+            return _sum(writer, node)
+        case Shift():
+            return _shift(writer, node)
+        case FewChosen():
+            raise node.fail("a top-K that leaves experts out (let build take K, which is read with K = M)")
+        case FunctionNode():
+            return _function(writer, node)
+        case Pick():
+            return _pick(writer, node)
+    raise node.fail(f"{node}: no equation says this")
 
 
 def _trained(writer: Writer, root: TracedNode) -> str:
     """The scalar that is trained: the output, summed over what does not grow, read by a tensor where it grows."""
     names = writer.names
-    letters = names.own(root)
-    grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.grows(index)]
-    text = names.ref(root, letters)
+    letters = names.name_slots(root)
+    grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.is_growing(index)]
+    text = names.write_tensor(root, letters)
     of = {x.root(): letter for x, letter in zip(root.indices, letters, strict=True)}
     if grows:
-        readout = names.fresh("Readout")
+        readout = names.reserve_name("Readout")
         writer.notes.append(("", f"the output grows: {readout} stands for what reads it"))
         text = f"{readout}[{','.join(grows)}] {text}"
-    elif any(names.axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
+    elif any(names.find_axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
         rest = [x.root() for x in names.data.indices if x.root() not in of]
         every = names.letters(dict(enumerate([*root.indices, *rest])))
         of |= dict(zip(rest, [*every.values()][len(letters) :], strict=True))
-        text = f"{text} {names.ref(names.data, [of[x.root()] for x in names.data.indices])}"
+        text = f"{text} {names.write_tensor(names.data, [of[x.root()] for x in names.data.indices])}"
     return text
 
 
-def _bias(names: Names, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
+def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
     """A tensor that is added acts on a constant, which has the letters that it lacks."""
-    if node.kind != "param":
+    if not isinstance(node, Parameter):
         raise node.fail("a sum or product of weights is added to a signal")
     lacks = [x for x in there if x and x not in mine]
     if not any(mine):  # a number has a letter of the data
-        own = [x for x, index in zip(names.own(names.data), names.data.indices, strict=True) if not names.grows(index)]
+        own = [
+            x
+            for x, index in zip(names.name_slots(names.data), names.data.indices, strict=True)
+            if not names.is_growing(index)
+        ]
         if not (free := [x for x in own if x and x not in lacks]):
             raise refused(node.name, "a number beside data that grow; no equation says it")
         mine, lacks = free[-1:], [*lacks, free[-1]]
-    return f"{names.ref(node, mine)} {names.constant(tuple(lacks), lacks)}"
+    return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
-def _acting(writer: Writer, node: TracedNode, letters: Sequence[str]) -> str:
+def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
     """A parameter that acts on nothing (a gain that is a number, what a function takes), as on a constant."""
     names = writer.names
-    if sum(map(names.grows, node.indices)) > 1:
+    if sum(map(names.is_growing, node.indices)) > 1:
         raise refused(node.name, "a function of a matrix; no equation says it")
     if node.number not in names.signals:
-        names.signals[node.number] = names.fresh(f"{names.symbol(node).lower()}_gain")
-        writer.lines.append((named(names.signals[node.number], letters), _bias(names, node, letters, letters), None))
-    return named(names.signals[node.number], letters)
+        names.signals[node.number] = names.reserve_name(f"{names.name_parameter(node).lower()}_gain")
+        writer.lines.append(
+            (write_indexed(names.signals[node.number], letters), _bias(names, node, letters, letters), None)
+        )
+    return write_indexed(names.signals[node.number], letters)
 
 
-def _fan_ins(names: Names, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
+def _fan_ins(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
     """Of every parameter the growing axes along which its uses sum; one that differs is tied."""
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
-        if node.kind == "contract" and not node.weight:
+        if isinstance(node, ContractionNode) and not node.weight:
             for c, labels in node.sources:
-                if c.kind == "param":
+                if isinstance(c, Parameter):
                     acts.setdefault(c.name, set()).add(_summed(names, node, labels))
     return acts
 
 
-def _summed(names: Names, node: TracedNode, labels: Iterable[int]) -> tuple[str, ...]:
+def _summed(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
     """The growing axes of these labels that a product sums over."""
     indices = [node.labels[x] for x in labels if x not in node.out]
-    return tuple(sorted(names.axis(index) for index in indices if names.grows(index)))
+    return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
 
 def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
@@ -272,7 +315,7 @@ def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Power
         raise Scaled(f"{node.where or 'model'}: {why}")
     if own:
         name = tensors[0][0].name
-        writer.multiplied[writer.names.numbered.get(name, name)] = own
+        writer.multiplied[writer.names.part_names.get(name, name)] = own
 
 
 def _multipliers(writer: Writer) -> dict[str, tuple[str, Powers]]:

@@ -75,7 +75,8 @@ def _float(g: Grid) -> list[str]:
 
 
 def _pages(g: Grid) -> list[Page]:
-    """Divides the rows into as few pages as their order allows, and breaks between groups where possible."""
+    """Divides the rows of a table into as few pages as possible without reordering them; breaks between groups if it
+    can."""
     (limit, line), rooms, first = FLOAT if g.title else HERE, _rooms(g), len(g.stub) - 1
     notes = sum(-(-width(note) // line) for note in g.footnotes)
     pages: list[Page] = [[]]
@@ -119,7 +120,7 @@ def _environment(g: Grid) -> tuple[str, str]:
 
 
 def _columns(g: Grid) -> list[list[Piece | None]]:
-    """Returns the content of each column, its heading first."""
+    """Returns the pieces of text in each column, beginning with its heading."""
     lines: list[list[Piece | None]] = [[label.piece for label in g.header]]
     for row in g.rows:
         stub = [row.label] if g.sections else [row.group, row.label]
@@ -133,7 +134,7 @@ def _as_piece(cell: Cell) -> Piece | None:
 
 
 def _rooms(g: Grid) -> dict[int, int]:
-    """Selects the columns that wrap, and returns the width of each in characters.
+    """Selects the columns of a table whose cells wrap, and returns the width of each in characters.
 
     Columns with long words wrap, and further ones while the table is wider than a line.
     """
@@ -224,7 +225,7 @@ def _set(piece: Piece | None, spaces: bool = False) -> str:
 
 
 def _parting(tex: str, spaces: bool = False) -> str:
-    """Allows line breaks in a long formula after commas and semicolons and next to words."""
+    """Allows line breaks in a long formula, after commas and semicolons and around words."""
     if width(f"${tex}$") < WRAP:
         return tex
     tokens, depth, before = [], 0, ""

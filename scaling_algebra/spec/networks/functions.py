@@ -26,6 +26,7 @@ class FunctionKind:
             assumption B2 of MSSP paper, J.2).
             ``entrywise``, ``softmax``: part of the dynamics.
             ``norm``: divides by the root-mean-square along ``over``.
+            ``centre``: subtracts the mean along ``over``, and does no more.
             ``noise``: has no argument, and is drawn anew at every step.
             ``stopped``: its gradient is zero (stop-gradient).
         powers: powers in its polynomial, by parity class: odd (1, 3); an exactly linear odd part plus an even part (1,
@@ -46,7 +47,7 @@ class FunctionKind:
     name: str
     torch: str
     about: str
-    kind: Literal["gate", "entrywise", "softmax", "norm", "noise", "stopped"] = "entrywise"
+    kind: Literal["gate", "entrywise", "softmax", "norm", "centre", "noise", "stopped"] = "entrywise"
     powers: frozenset[int] = frozenset({1})
     bounded: bool = False
     steep: bool = False
