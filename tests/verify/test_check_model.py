@@ -363,7 +363,6 @@ def test_a_factor_is_folded_into_whole_parameters_alone(fused, fold, said):
     ("build", "where", "what"),
     [
         (lambda z: Attention(z["N"], 8, "chunk"), "qkv.weight", "lr"),
-        (lambda z: Attention(z["N"], 8, "chunk"), "qkv.weight[2]", "lr"),
         (mixture("einsum"), "down", "init_std"),
         (mixture(), "experts.*.1.weight", "lr"),
     ],
@@ -371,8 +370,7 @@ def test_a_factor_is_folded_into_whole_parameters_alone(fused, fold, said):
 def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what):
     report = check_model(build, seeds=4, rules={where: {what: Power()}})
     assert report.exit_code == 1
-    whole = where.partition("[")[0]
-    assert find_first_to_blame(report).quantity == f"{whole}.{'init' if what == 'init_std' else 'update'}"
+    assert find_first_to_blame(report).quantity == f"{where}.{'init' if what == 'init_std' else 'update'}"
 
 
 class Packed(nn.Module):
@@ -434,7 +432,7 @@ class SquaredBias(nn.Module):
 
 @pytest.mark.parametrize(
     ("factor", "what", "found"),
-    [(20, None, None), (1, None, None), (1, "lr", "wide.weight.update"), (1, "init_std", "wide.weight.init")],
+    [(20, None, None), (1, "lr", "wide.weight.update"), (1, "init_std", "wide.weight.init")],
 )
 def test_a_bias_that_a_larger_signal_hides_refutes_nothing_but_a_planted_power(factor, what, found):
     """With the factor of 20 the signal leads at all sizes here, and wide.weight.init falls as n^-0.9, not n^0."""
