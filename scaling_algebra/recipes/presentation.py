@@ -33,7 +33,7 @@ def recipe(r: Recipe) -> Document:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(
             Lines.of(
-                typeset(f"these are the powers of {r.instead}, with them these signals grow on the ray of these sizes:")
+                typeset(f"these are the powers of {r.instead}, for which these signals grow from base to target:")
             )
         )
         rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
