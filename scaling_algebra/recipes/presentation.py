@@ -32,9 +32,7 @@ def recipe(r: Recipe) -> Document:
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(
-            Lines.of(
-                typeset(f"these are the powers of {r.instead}, for which these signals grow from base to target:")
-            )
+            Lines.of(typeset(f"these are the powers of {r.instead}, for which these signals grow from base to target:"))
         )
         rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
         blocks.append(Grid.of(("signal", "t", "grows at least as", "factor"), rows))
