@@ -95,7 +95,7 @@ def test_beta_from_fitted_exponents():
         assert float(there.exponents["alpha_D"]) == pytest.approx(float(fitted) / (1 + float(fitted)))
     with pytest.raises(UsageError, match="no positive beta"):
         invert_exponent(a, "alpha_D", exponent("2"))
-    with pytest.raises(UsageError, match="2 open parameters"):
+    with pytest.raises(UsageError, match="2 parameters without a value"):
         invert_exponent(moe("model"), "alpha_N", exponent("1/2"))
 
 
