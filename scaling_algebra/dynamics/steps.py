@@ -524,15 +524,15 @@ def _find_summed_index(tr: TrainingRun, role: str, k: int) -> str:
 
 
 def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
-    """Whether the largest part of a factor is the same vector for all tokens, and there are smaller parts.
+    """Tests whether the largest monomials of a factor are the same vector for all tokens while smaller ones exist.
 
-    Law: it differs between tokens if it contains a tensor that acts on an index of fixed length, such as the data.
+    Law: a monomial differs between tokens if it has a tensor with an index of fixed length, by which it acts on data.
     """
     leading = tr.algebra.find_leading(s)
-    if not s.indices or len(leading) != 1 or (len(s.terms) == 1 and s.tail_bound is None):
+    if not s.indices or not leading or (len(s.terms) == len(leading) and s.tail_bound is None):
         return False
     tensors = {x.symbol: x.indices for x in tr.network.tensors.values()}
-    leaves = [name for name, _ in tr.algebra.kernel(leading[0]).leaves]
+    leaves = {name for k in leading for name, _ in tr.algebra.kernel(k).leaves}
     return all(name in tensors and all(map(tr.grows, tensors[name])) for name in leaves)
 
 

@@ -1,4 +1,4 @@
-"""Normalised steps of gradients that are one number, or one direction, beside smaller parts."""
+"""Steps of sign descent, Adam and Muon if a gradient is one number, or one singular direction, plus smaller parts."""
 
 from fractions import Fraction
 
@@ -35,10 +35,10 @@ def analysis(text, rule, init):
 
 @pytest.mark.parametrize("rule", ["signsgd", "adam"])
 def test_a_sign_of_one_number_keeps_nothing_of_the_smaller_parts(rule):
-    """Keys whose mean is added to the output: their gradient is one number, plus n^(-1/2) through the norm.
+    """The gradient of k is one number for all its entries, plus n^(-1/2) through the layer norm.
 
-    All its signs along the keys are one sign, which the norm takes away. With what is smaller kept, the gradient of K
-    was certified at n^0 after an update; torch measures n^(1/2).
+    So all signs are equal, and the layer norm removes such an update. With the smaller part kept, gK was certified at
+    n^0 after an update; torch measures n^(1/2).
     """
     look = analysis(SIGNS, rule, {"K": 1, "R": HALF})
     assert look("k.propagating", 1).decided
@@ -46,12 +46,14 @@ def test_a_sign_of_one_number_keeps_nothing_of_the_smaller_parts(rule):
 
 
 @pytest.mark.parametrize("inner", ["silu(k[s,e])", "silu(k[s,e] + M[e,x] data[s,x])"])
-def test_a_second_singular_direction_is_brought_to_the_size_of_the_first(inner):
-    """Tokens differ in a smaller part of the gradient alone; Muon brings it to one, and its entries are those of K.
+@pytest.mark.parametrize("first", ["W2[a] h0[s,a] +", "W2[a] h0[s,a] + W3[a] h0[s,a] +"])
+def test_muon_enlarges_the_second_singular_direction_of_a_gradient(inner, first):
+    """The gradient of W1 is one vector for all tokens, plus n^(-1/2) along K. Muon sets both singular values to one.
 
-    The first direction alone leaves k.propagating at n^(-1), as was certified; torch measures n^(-0.51).
+    With the first direction alone, k.propagating was certified at n^(-1); torch measures n^(-0.51). Negative controls:
+    SGD keeps the ratio of both, and without W2 there is one direction only.
     """
-    init, both = {"K": 1, "W2": 1, "R": HALF}, "W2[a] h0[s,a] +"
-    assert not analysis(DIRECTIONS.format(inner, both), "muon", init)("k.propagating", 1).decided
-    assert analysis(DIRECTIONS.format(inner, both), "sgd", init)("k.propagating", 1).size == -3 * HALF
+    init = {"K": 1, "W2": 1, "W3": 1, "R": HALF}
+    assert not analysis(DIRECTIONS.format(inner, first), "muon", init)("k.propagating", 1).decided
+    assert analysis(DIRECTIONS.format(inner, first), "sgd", init)("k.propagating", 1).size == -3 * HALF
     assert analysis(DIRECTIONS.format("k[s,e]", ""), "muon", init)("k.propagating", 1).size == -HALF

@@ -238,9 +238,13 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     (tmp_path / assembly.MANIFEST).write_text("{}", encoding="utf-8")
     found = made(tmp_path)
-    assert found.exit_code == 2 and "contains files that are no page of scalecalc" in found.stderr and found.stderr.count("\n") == 1
+    assert (
+        found.exit_code == 2
+        and "contains files that are no page of scalecalc" in found.stderr
+        and found.stderr.count("\n") == 1
+    )
     found = made(tmp_path / "mine.txt")
-    assert found.exit_code == 2 and "it is no folder" in found.stderr
+    assert found.exit_code == 2 and "it is not a folder" in found.stderr
     assert sorted(x.name for x in tmp_path.iterdir()) == ["mine.txt", assembly.MANIFEST]
 
 

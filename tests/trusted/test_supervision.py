@@ -38,9 +38,8 @@ def test_code_that_leaves_the_process_is_exit_2(code, how):
     process = start(code)
     out, err = process.communicate()
     assert (out, process.returncode) == ("", 2)
-    assert (
-        err == f"scalecalc: mine.py:build ended the program before there was an answer, {how}; let it return instead\n"
-    )
+    said = f"the code of mine.py:build ended the program before there was an answer, {how}; let it return instead"
+    assert err == f"scalecalc: {said}\n"
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_two_optimizers_have_groups_each():
     assert matrix["adjust_lr_fn"] == "match_rms_adamw" and matrix["param_names"] == ["1.weight"]
     assert (matrix["lr"], first["lr"]) == (1e-2, 3e-3)
     assert "muon:match_rms_adamw trains 1.weight, which multiplies a rate by" in str(p)
-    with pytest.raises(UsageError, match="2 optimizers train this model"):
+    with pytest.raises(UsageError, match="this plan uses 2 optimizers"):
         p.param_groups()
 
 
@@ -306,7 +306,9 @@ def test_stacks_of_experts_are_told_where_muon_trains_them():
     p = plan(Small, BASE, TARGET, optimizer="muon+adamw", lr=1e-3, eps=1e-8, std=0.02)
     (told,) = [x for x in p.warnings if "torch.optim.Muon" in x]
     assert told.startswith("block.up, block.down: stacks of matrices")
-    with pytest.raises(UsageError, match=r"is \[.*\] here, and \[.*\] in the plan; make a plan of this model"):
+    with pytest.raises(
+        UsageError, match=r"has shape \[.*\] in this model but \[.*\] in the plan; make a plan of this model"
+    ):
         p.param_groups(Small(read_sizes(BASE, "base")), optimizer="muon")
     assert not any("Muon" in x for x in made()[1].warnings)
 
