@@ -70,7 +70,7 @@ MUTANTS = [
         ("matchings.py", "kind[p], kind[q] = ~p, ~q", "kind[p] = ~p"),
         ("matchings.py", "copies |= 1 << z", "copies |= self.partners[z]"),
         ("kernels.py", "if len(left) == len(classes) and (name, classes) not in kept:", "if True:"),
-        ("contracting.py", "meet = sum(sum(halves) - min(halves) for halves in shared.values())", "meet = 0"),
+        ("contracting.py", "return sums + sum(sum(halves) - min(halves) for halves in shared.values())", "return sums"),
         ("contracting.py", "return max(rows, cols) + cols - rows + lost", "return cols + lost"),
         ("contracting.py", "max(rows, cols) + cols", "cols + cols"),
         ("sizes.py", "self.exponent(lead) >= self.exponent(bound))", "True)"),

@@ -28,7 +28,7 @@ REFUSED = [
     ("either a regime", lambda: derive("I", ray="N=1")),
     ("no readout init named", lambda: derive("I", readout_init="big")),
     ("has no depth", lambda: derive(ray="N=1,M=1,N_e=1,L=1")),
-    ("do not shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
+    ("axes cannot shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
     ("not a rational", lambda: Ray.parse("N=pi,M=1,N_e=1")),
     ("no axis that grows named", lambda: Ray.parse("N=1,M=1,N_e=1,S=1")),
     ("at most M experts can be active", lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2")),
@@ -43,7 +43,7 @@ REFUSED = [
     ("the ray leaves out M (number of experts)", lambda: Configuration.of(ray="N=1,N_e=1", architecture="moe")),
     ("did you mean 'M'", lambda: Configuration.of(ray="N=1,N_e=1,m=1", architecture="moe")),
     ("the ray leaves out N (width)", lambda: Configuration.of(ray="N_e=1", architecture="mlp")),
-    ("the ray has K but leaves out M", lambda: Configuration.of(ray="N=1,K=1", architecture="mlp")),
+    ("the ray gives K but not M", lambda: Configuration.of(ray="N=1,K=1", architecture="mlp")),
 ]
 
 

@@ -59,7 +59,7 @@ def test_help_of_every_verb_ends_with_examples_that_are_understood(verb, tmp_pat
 def test_the_same_option_means_the_same_everywhere(verb):
     for option in command(verb).params:
         if option.name == "optimizer" and verb == "check-model":  # those that the model brings
-            assert option.default not in OPTIMIZERS and "what the model brings" in option.help
+            assert option.default not in OPTIMIZERS and "the one that build returns" in option.help
         elif option.name == "optimizer":
             assert option.default == ([DEFAULT_OPTIMIZER] if option.multiple else DEFAULT_OPTIMIZER)
         if option.name == "parameterization" and not option.multiple:

@@ -244,7 +244,7 @@ def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(m
     bound = scalecalc(*asked)
     assert bound.exit_code == 0 and "value: 1\n" in bound.stdout and "= Theta(1)\n" in bound.stdout
     assert "It is n^0: the upper bound for all steps is attained" in bound.stdout
-    assert "fewer tensors train, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
+    assert "fewer tensors are trained, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
     monkeypatch.setattr(Analysis, "__call__", lambda *_: Bracket(why="a norm may cancel it"))
     told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
     assert told.exit_code == 3 and not told.stdout and told.stderr.count("\n") == 1

@@ -431,7 +431,9 @@ def test_a_model_of_transformers_says_how_it_is_built(family, monkeypatch):
     assert len(group.entries) == 3 and group.numbers["lr"] == 1.5e-3 and not any("grows as" in x for x in p.warnings)
     assert p["model.norm.weight"].fill == 1 and set(p.multipliers.values()) <= {1.0}
     odd = plan(built(64, heads=2), built(32), **GIVEN).warnings[-1]
-    assert odd.startswith("model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight: sizes grow")
+    assert odd.startswith(
+        "model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight: these dimensions grow"
+    )
 
 
 HOWS = ("ddp", "fsdp2")
@@ -633,7 +635,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
     assert any(
-        "q_proj" in name for name, _ in probe_config(plain, "").builder(False)({**DEFAULTS})[0].named_parameters()
+        "q_proj" in name for name, _ in probe_config(plain, "").make_builder(False)({**DEFAULTS})[0].named_parameters()
     )
     folded = plan(model(64, layers=8), model(64), lr=1e-3, eps=1e-8, std=0.02, fold=True)
     for down in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj.weight"):

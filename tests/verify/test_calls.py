@@ -88,7 +88,7 @@ PRODUCT, CANCEL = "answers: w*=HIDDEN", r"refused: may cancel|a sum that cancels
 STOPPED = "refused: the same signal stopped cancel"
 PLAIN = "has: w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"
 NO_CLASS, BY_SIZE = "no function of the equations has its values", "clamp: its values change with the sizes"
-SLICE = "refused: a slice along an axis that grows, of the result of a function rmsnorm"
+SLICE = "refused: a slice along an axis that grows, of the result of function rmsnorm"
 MATRIX = "refused: stops the gradient of a matrix that trains elsewhere"
 
 SPELLINGS = {
@@ -178,7 +178,7 @@ SPELLINGS = {
     "centre: its mean is zero": (lambda m, h: m.w(h) + mean(h - mean(h)), "", "once: centre("),
     "centre: taken off its signal": (lambda m, h: m.w((u := h + m.v(h)) - (u - mean(u))), "v", CANCEL),
     "centre: not all of the mean": (lambda m, h: m.w(h - 0.999 * mean(h)), "", CANCEL),
-    "centre: of a part": (lambda m, h: m.w(h - mean(halves(h)[0])), "", "refused: is read whole and in parts"),
+    "centre: of a part": (lambda m, h: m.w(h - mean(halves(h)[0])), "", "refused: is used both whole and in parts"),
     "centre: of another signal": (lambda m, h: m.w(h - mean(torch.tanh(h))), "", "lacks: centre("),
     "centre: of a matrix": (
         lambda m, h: F.linear(h, m.w.weight - mean(m.w.weight)), "", "refused: a function of a matrix",

@@ -551,7 +551,7 @@ def test_the_numbers_of_a_plan_of_two_optimizers_are_trained():
     build = with_muon(lambda n: 0.1)
     report = check_model(lambda sizes: build(sizes)[0], "N=8", "N=128", seeds=4, optimizer="muon+adamw")
     assert (report.exit_code, report.environment["optimizer"]) == (0, "muon+adamw")
-    with pytest.raises(UsageError, match="a vector is no matrix"):
+    with pytest.raises(UsageError, match="trains matrices only"):
         check_model(language, "N=16", "N=64", seeds=4, optimizer="muon")
 
 
@@ -702,7 +702,12 @@ def test_sizes_lie_on_a_ray_and_are_whole():
     for base, target, points, said in (
         ({"N": 32}, {"N": 32}, 3, "base and target are the same, N=32"),
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
-        ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
+        (
+            {"N": 32, "N_e": 8, "M": 4, "K": 2},
+            {"N": 128, "N_e": 8, "M": 12, "K": 2},
+            3,
+            "no ray leads from base to target",
+        ),
         ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
         ({"N": 32, "M": 4}, {"N": 128, "M": 8}, 3, "M is to grow 2 times by one factor, as to M=16, or"),
     ):

@@ -352,5 +352,5 @@ def test_every_picture_of_rates_is_drawn(kind, tmp_path):
     (tmp_path / "r.json").write_text(json.dumps(record))
     build_picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
     assert (tmp_path / "p.png").stat().st_size > 10_000
-    with pytest.raises(UsageError, match="has no 'trained'"):
+    with pytest.raises(UsageError, match="has no entry 'trained'"):
         build_picture("limits", tmp_path / "q.png", [tmp_path / "r.json"])

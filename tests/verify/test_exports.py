@@ -135,7 +135,7 @@ def test_names_of_a_trainers_own_module(made, form):
     joined = made.export(form, dropping=lost, names={**layers, "inp.weight": "all", "inp.bias": "all"})
     assert len(re.findall(r"'all'|\^all\$", joined)) == 1
     with pytest.raises(
-        UsageError, match=r"inp\.weight and head\.weight are both all, and differ in lr; keep them apart"
+        UsageError, match=r"inp\.weight and head\.weight have the same name all but differ in lr; give them"
     ):
         made.export(form, dropping=lost, names={**layers, "inp.weight": "all", "head.weight": "all"})
     del layers["head.weight"]
@@ -190,7 +190,7 @@ def test_two_optimizers_are_said_where_a_format_names_them():
         assert re.search(f'optimizer_name="{name}".*{rest}', text)
     for form in set(FORMATS) - {"torchtitan"}:
         with pytest.raises(
-            UsageError, match=f"{form} supports one optimizer, but this plan uses adamw and muon:match_rms_adamw train"
+            UsageError, match=f"{form} supports one optimizer, but this plan uses adamw and muon:match_rms_adamw;"
         ):
             made.export(form, REST)
 

@@ -293,7 +293,7 @@ def test_what_one_seed_makes_refutes_nothing_and_what_all_have_does(power, verdi
         for k, x in enumerate(draws[n])
     ]
     (row,) = judge(rows, {"h3": [..., ..., Fraction(0)]}).rows
-    assert row.verdict is verdict and row.fit.high < -1 and ("one seed makes" in row.note) == (power == 0)
+    assert row.verdict is verdict and row.fit.high < -1 and ("one seed contributes" in row.note) == (power == 0)
 
 
 @pytest.mark.parametrize(("rest", "verdict"), [((), Verdict.REFUTED), (((-HALF, False),), Verdict.INCONCLUSIVE)])
