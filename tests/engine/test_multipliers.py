@@ -159,7 +159,7 @@ def test_a_file_names_frozen_tensors():
     assert Configuration.from_json(d.configuration.as_json()) == d.configuration
     for defined in ("sp", "ntp", "mean-field"):
         d = derive(ray="N_e=1", optimizer="sgd", parameterization=defined, network=frozen)
-        assert d["W"].lr is None and d["B"].lr is not None and d.reasons["W", "lr"] == "frozen: no rate"
+        assert d["W"].lr is None and d["B"].lr is not None and d.reasons["W", "lr"] == "frozen: it has no learning rate"
         assert d.analysis()("dW", 1).exponent is None
     for wrong, words in (
         ('frozen = ["V"]', "named 'V'"),

@@ -69,7 +69,9 @@ def test_what_is_undecided_is_held_against_the_demand_on_it():
         "f.effective": (-1, "AGREES"),  # which is certified
     }
     assert right.undecided == ("phi", "mine")
-    assert "not judged there\n  phi, mine" in str(right) and "undecided; mu-1: h3 stays O(1)" in str(right.rows[0].note)
+    assert "have no prediction\n  phi, mine" in str(right) and "undecided; mu-1: h3 stays O(1)" in str(
+        right.rows[0].note
+    )
     still = judge([{**row, "step": 2, "value": 0.0} for row in rows(**{"h3": 0.0})], asked)
     assert [str(r.verdict) for r in still.rows] == ["INCONCLUSIVE"] and "below its upper bound" in still.rows[0].note
     wrong = told(**{"h3": 0.5, "h3.change": -1.0, "f": -1.0})

@@ -294,15 +294,15 @@ def test_sign_descent_and_lion_are_the_published_rules():
     [
         ("LBFGS", {}, "raises TypeError: LBFGS.step"),
         ("os.system", {}, "is not an optimizer; name a class of torch.optim, or FILE.py:Class"),
-        ("builtins.print", {}, "is no optimizer"),
-        ("lr_scheduler", {}, "is no optimizer"),
+        ("builtins.print", {}, "is not an optimizer"),
+        ("lr_scheduler", {}, "is not an optimizer"),
         ("Optimizer", {}, "raises TypeError"),
         ("Adam", {"foo": 1}, "unexpected keyword argument 'foo'"),
         ("Adam", {"betas": [2.0, 3.0]}, "raises ValueError: Invalid beta"),
-        ("Adam", {"lr": 3.0}, r"lr in options of o\.toml is set separately for every tensor; leave it out"),
+        ("Adam", {"lr": 3.0}, r"lr in the options of o\.toml is set separately for every tensor; leave it out"),
         ("SGD", {"weight_decay": math.nan}, "gives weights that are not finite"),
-        ("{own}:function", {}, "is no optimizer"),
-        ("{own}:Missing", {}, "is no optimizer"),
+        ("{own}:function", {}, "is not an optimizer"),
+        ("{own}:Missing", {}, "is not an optimizer"),
         ("missing.py:Own", {}, "no file missing.py"),
         ("", {}, "o.toml cannot be trained: it names no class"),
     ],
@@ -317,7 +317,7 @@ def test_an_optimizer_that_cannot_step_is_one_line(torch_class, options, message
 
 
 def test_no_module_is_imported_for_an_optimizer():
-    with pytest.raises(UsageError, match="is no optimizer"):
+    with pytest.raises(UsageError, match="is not an optimizer"):
         find_stepper(Optimizer("o.toml", "this.s"))
     assert "this" not in sys.modules
 

@@ -248,7 +248,7 @@ def test_wrong_use_is_one_clear_line(rule, steps, message):
 def test_claims_about_what_was_not_measured(mup):
     with pytest.raises(UsageError, match=r"did you mean 'h3.A1'"):
         judge(mup, {}, [Claim.parse("h3.a1=0")])
-    with pytest.raises(UsageError, match="only 1 step is run"):
+    with pytest.raises(UsageError, match="only 1 step is trained"):
         judge(mup, {}, [Claim.parse("h3.A1@2=0")])
 
 

@@ -160,7 +160,7 @@ def test_an_explanation_has_the_number_of_the_parameter_and_that_of_the_product(
 
 def test_what_a_module_multiplies_is_not_held():
     network = read_module(MODULES["LoRA"][0]).network
-    with pytest.raises(UsageError, match=r"hold B\.weight\.lr: the module multiplies B\.weight by rank\^-1; take"):
+    with pytest.raises(UsageError, match=r"fix B\.weight\.lr: the module multiplies B\.weight by rank\^-1; remove"):
         derive(None, "adamw", "mup", ray="N=1,rank=1", network=network, given={"B.weight.lr": "1"})
     frozen = derive(None, "adamw", "mup", ray="N=1,rank=1", network=network, given={"B.weight.init": 0})
     assert frozen["B.weight"].lr == Power()

@@ -158,7 +158,7 @@ def test_campaigns_take_an_epsilon(tmp_path):
     "wrong", [{"together": 0}, {"together": "x"}, {"configuration": {}}, {"testbed": "transformer"}]
 )
 def test_a_plan_with_unusable_values_is_refused(wrong):
-    with pytest.raises(UsageError, match="is not one"):
+    with pytest.raises(UsageError, match=r"run in plan.json.*; start again with another -o DIR"):
         Job.from_json(small().as_json() | wrong)
 
 

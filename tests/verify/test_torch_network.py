@@ -260,7 +260,7 @@ def test_entropy_of_the_gates():
 
 def test_data_that_grows_is_one_clear_line():
     net = network("wide", "h[b] = W[b,a] data[a]\nf = U[b] h[b]", AXES)
-    with pytest.raises(UsageError, match="data has the letter 'a' of a growing axis") as error:
+    with pytest.raises(UsageError, match="data has the index 'a' of a growing axis") as error:
         TorchNetwork(net, DRAW, scaled(net))
     assert "\n" not in str(error.value)
 
