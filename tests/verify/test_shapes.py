@@ -333,7 +333,7 @@ class Lora(nn.Module):
     def __init__(self, n, empty=False):
         super().__init__()
         self.base, self.A = nn.Linear(n, n, bias=False), nn.Linear(n, 2, bias=False)
-        self.B = nn.Parameter(torch.empty(n, 2) if empty else torch.zeros(n, 2))
+        self.B = nn.Parameter(torch.randn(n, 2) if empty else torch.zeros(n, 2))
         self.base.weight.requires_grad_(False)
 
     def forward(self, x):
