@@ -34,12 +34,12 @@ from .budgets import (
     BUDGETS,
     FOUND,
     INITIAL_BUDGET,
+    INITIAL_SIZE_WORK,
     NEAR,
     QUICK_BUDGETS,
     RESTRICTED_BUDGETS,
     SINGLE_RUN_WORK,
     SMALLEST_BUDGET,
-    STARTS,
     WITNESS_BUDGETS,
     WORK_LIMIT_REASON,
 )
@@ -113,7 +113,7 @@ class Analysis:
     Attributes:
         runs: one run for each budget.
         restricted: the restricted runs.
-        starts: sizes before training that steps divide by.
+        initial_sizes: brackets of sizes before training by which steps divide, by quantity.
         notes: assumptions of all answers so far.
         table: the named quantities.
     """
@@ -150,7 +150,7 @@ class Analysis:
         self.notes = set[str]()
         self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
         self._uppers = ResultCache[tuple[str, int], Fraction | None](self.meter)
-        self.starts = dict[str, Bracket]()
+        self.initial_sizes = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
         """Returns the bracket of a quantity after t updates.
@@ -286,8 +286,8 @@ class Analysis:
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
-        look = self.whole if self.whole is not None and begins_alike else self
-        answer = look(name, t) if t else _bracket_start(look, name)
+        asked = self.whole if self.whole is not None and begins_alike else self
+        answer = asked(name, t) if t else _bracket_initial_size(asked, name)
         if self.meter.is_exceeded:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -443,15 +443,16 @@ class RestrictedRuns:
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
         """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
-        size = _bracket_start(self.whole, gradient).size
-        return size is not None and _bracket_start(part, gradient).size == size
+        size = _bracket_initial_size(self.whole, gradient).size
+        return size is not None and _bracket_initial_size(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
         """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(
-            (own := _bracket_start(part, x)).decided and own.size == _bracket_start(self.whole, x).size for x in read
+            (own := _bracket_initial_size(part, x)).decided and own.size == _bracket_initial_size(self.whole, x).size
+            for x in read
         )
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
@@ -486,15 +487,15 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
     return divisors
 
 
-def _bracket_start(look: Analysis, name: str) -> Bracket:
-    """Returns the bracket of a quantity before training that steps divide by.
+def _bracket_initial_size(analysis: Analysis, name: str) -> Bracket:
+    """Returns the bracket of a quantity before training by which steps divide, such as the rms of a gradient.
 
-    Many questions use it, so that its work counts for none of them, and has a limit of its own.
+    Many questions need it, so that its work counts for none of them; ``INITIAL_SIZE_WORK`` limits it instead.
     """
-    if name not in look.starts:
-        with look.meter.pause_counting(), look.meter.limit_work(STARTS):
-            look.starts[name] = look(name, 0)
-    return look.starts[name]
+    if name not in analysis.initial_sizes:
+        with analysis.meter.pause_counting(), analysis.meter.limit_work(INITIAL_SIZE_WORK):
+            analysis.initial_sizes[name] = analysis(name, 0)
+    return analysis.initial_sizes[name]
 
 
 def _bounds_at(analysis: Analysis, t: int) -> BoundRun:

@@ -73,7 +73,7 @@ FIRST_DEMAND_WORK = 5_000
 """Work for one demand as long as some demands have not been examined at all."""
 NEXT_UPDATE_WORK = 5_000
 """Maximum number of nodes of one product for the update after the horizon."""
-STARTS = 60_000
+INITIAL_SIZE_WORK = 20_000
 """Work for a size before training by which steps are divided."""
 PIECE_WORK = 100_000
 """Work for the piece of a sum over experts that is due to one tensor."""
