@@ -111,7 +111,7 @@ class Way:
 
 
 def way(base: Sizes, target: Sizes) -> Way:
-    """Constructs the way from a base to a target.
+    """Returns the ray along which a base grows into a target, with both sizes.
 
     Raises:
         UsageError: the axes differ, or the target is smaller.

@@ -42,7 +42,7 @@ def has_crowded_attributes(text):
 
 
 def has_private_word(text):
-    """Whether a sentence uses a word that only this code uses so."""
+    """Returns whether a sentence contains a word of ``PRIVATE``, which only this code uses."""
     prose = re.sub(r"`+[^`]*`+", "", text)
     return any(re.search(rf"\b{word}\b", prose, re.I) for word in PRIVATE)
 

@@ -68,7 +68,10 @@ class Question:
 
 
 def _judge_losses(below: ClaimOutcome, about: ClaimOutcome, above: ClaimOutcome) -> Question:
-    """Makes the question about a change of losses. An interval on one side of 0 shows a change, however small."""
+    """Returns the rule by which the interval of a change of log2 of a loss is judged.
+
+    An interval on one side of 0 shows a change, however small; one within 5 % of 0 shows that there is none.
+    """
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
     return Question(named, "a change by 5% is small")

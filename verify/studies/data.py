@@ -92,7 +92,9 @@ def load_text(batch: int = 16, context: int = 64) -> Data:
     tokens = np.frombuffer("".join(topics[key] for key in sorted(topics)).encode(), dtype=np.uint8).astype(np.int64)
     train, held = np.split(tokens, [int(0.95 * len(tokens))])
     if context >= len(held):
-        raise UsageError(f"the context is {context} bytes, and {len(held)} are held out; give a shorter one")
+        raise UsageError(
+            f"the context of {context} bytes is longer than the {len(held)} bytes of held-out text; give a shorter one"
+        )
 
     def cut(seed: int, step: int | None) -> tuple[Any, Any]:
         rng, source = np.random.default_rng([0] if step is None else [seed, step]), held if step is None else train

@@ -123,7 +123,7 @@ def added(reader: Reader, views: Sequence[View]) -> View:
         _check_cancels(reader, views)
     if find_permuted_pair([v.node for v in views]):
         raise reader.fail(
-            "adds a signal and its own entries in another order, which is no rotation; no equation says this"
+            "adds a signal to a permuted copy of itself, which is not a rotation; equations cannot express this"
         )
     if any(not v.node.weight for v in views):
         views = [
