@@ -1,7 +1,7 @@
 """Recognises elementwise functions by their values: which function of the language is the given one?
 
-The engine treats a function as the generic polynomial with the same powers, so its class (``FunctionKind``) is all that
-matters. For example, ``x (1 + tanh(c x))`` has the class of GELU: an odd part that is linear, and an even part.
+The engine treats a function as the generic polynomial with the same powers, so its class (``FunctionKind``) is all
+that matters. For example, ``x (1 + tanh(c x))`` has the class of GELU: an odd part that is linear, and an even part.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
 def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
     """Tests whether properties determined from values agree with the declaration of a function.
 
-    Powers, boundedness, steepness and homogeneity must be equal; positivity, monotonicity and sign only where declared.
+    Powers, boundedness, steepness and homogeneity must be equal; positivity, monotonicity and sign must hold where
+    they are declared.
 
     Args:
         kind: the declaration.

@@ -1,8 +1,9 @@
 """Translates recordings of one module at several sizes into one graph: ``Reader``.
 
 The recordings (builds) have the same calls at different sizes. When a call splits a dimension, as
-``x.view(heads, -1)`` does, the dimension of the parameter or input that it comes from is split, and the reading restarts from the beginning.
-Read next: ``indices.py`` (slices), ``rules.py`` (a rule for each call), ``models.py`` (checks the equations).
+``x.view(heads, -1)`` does, the dimension of the parameter or input that it comes from is split, and the reading
+restarts from the beginning. Read next: ``indices.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
+(checks the equations).
 """
 
 from __future__ import annotations
