@@ -457,10 +457,7 @@ def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     (tmp_path / "m.py").write_text("\n".join(["from torch import nn", *defs]))
     asked = "study", "limit", "--ray", "N=1", "--optimizer", "sgd", "--parameterization", "mup", "--steps", 1, "--model"
     wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
-    assert (
-        wrong.exit_code == 2
-        and "is read as tanh, which scales with the same powers but has other values" in wrong.stderr
-    )
+    assert wrong.exit_code == 2 and "is read as tanh, which scales with the same powers but has other" in wrong.stderr
     assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
 
 

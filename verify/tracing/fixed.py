@@ -191,9 +191,8 @@ def _maps(
     matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
-    for side, number in zip(
-        sides, numbers, strict=True
-    ):  # check that C is the map of other vectors, too, at every build
+    # Check at every build that C also maps another random vector correctly.
+    for side, number in zip(sides, numbers, strict=True):
         there = side.run.tensor(Ref(number)).shape
         part, ray = drawn(there, stays), drawn(there, grows)
         for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):

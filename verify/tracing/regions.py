@@ -92,9 +92,8 @@ class Dominators:
         for k, call in enumerate(run.calls):
             read = {r.number for r in refs((call.arguments, call.keywords))}
             live = [n for n in read if n in self.parent]
-            live = (
-                [] if run.frozen.issuperset(live) else live
-            )  # frozen tensors only (such as a table of angles): a constant
+            # A function of frozen tensors only, such as a table of angles, is a constant.
+            live = [] if run.frozen.issuperset(live) else live
             stops = call.name in BREAKS or call.stale or (not call.held and not held.isdisjoint(live))
             for number in {r.number for r in refs(call.result)} - read:
                 if live:
@@ -287,9 +286,8 @@ class Regions:
         if best is None or (best.rank > 1 and ruled(last.name) and all(map(self._readable, self.tree.live(last)))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
-            if self._plain(
-                [run.calls[k] for k in self.tree.between(best.x, near.x)]
-            ):  # only factors and reshapes lie between
+            # If only factors and reshapes lie between, the later argument is as good.
+            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):
                 best = near
         return best
 
