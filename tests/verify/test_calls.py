@@ -165,10 +165,10 @@ SPELLINGS = {
     "norm: not Euclidean": (
         lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True), "", "refused: norm: no rule for this call",
     ),
-    "norm: clipped below": (lambda m, h: m.w(clipped(h, min=10)), "", "refused: no rule for|no equation says this"),
-    "norm: clipped above": (lambda m, h: m.w(clipped(h, max=0.01)), "", "refused: no rule for|no equation says this"),
+    "norm: clipped below": (lambda m, h: m.w(clipped(h, min=10)), "", "refused: no rule for|no equation can express"),
+    "norm: clipped above": (lambda m, h: m.w(clipped(h, max=0.01)), "", "refused: no rule for|no equation can express"),
     "norm: a unit vector nothing takes up": (
-        lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1)), "", "refused: beside no one tensor in all of its uses",
+        lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1)), "", "refused: where no single parameter can absorb it",
     ),
     # a mean that is taken off
     "centre": (lambda m, h: m.w(2 * (h - mean(h))), "", "once: centre(", "lines: ", "answers: w.weight=HIDDEN"),
@@ -457,14 +457,14 @@ def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     (tmp_path / "m.py").write_text("\n".join(["from torch import nn", *defs]))
     asked = "study", "limit", "--ray", "N=1", "--optimizer", "sgd", "--parameterization", "mup", "--steps", 1, "--model"
     wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
-    assert wrong.exit_code == 2 and "is read as tanh: its powers are the same, its values are not" in wrong.stderr
+    assert wrong.exit_code == 2 and "is read as tanh, which scales with the same powers but has other" in wrong.stderr
     assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
 
 
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
     """A function goes by the class that its values have, whatever the tables declare of its name."""
     soft = trace_equations(build(lambda m, h: F.softplus(m.w(F.relu6(h)))))
-    assert "values that were recorded" in soft.network.stands  # no limit is computed of it, which is of values
+    assert "at the recorded values" in soft.network.stands  # no limit is computed of it, which is of values
     assert "silu(" in soft.text and "tanh(" not in soft.text and any("recorded" in str(x) for x in soft.notes)
     module = build(lambda m, h: torch.atan(m.w(h)))
     assert "tanh(" in trace_equations(module).text
@@ -472,7 +472,7 @@ def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
     monkeypatch.setitem(FUNCTIONS, "atan", table)
     assert "tanh(" in trace_equations(module).text
     monkeypatch.setitem(FUNCTIONS, "tanh", replace(table, name="tanh"))
-    with pytest.raises(Unreadable, match=r"not of the class that functions\.toml"):
+    with pytest.raises(Unreadable, match=r"contradict the class that functions\.toml gives"):
         trace_equations(module)
 
 

@@ -555,7 +555,10 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
         return Module(run, inp=nn.Linear(6, n), head=nn.Linear(n, 3), **own), drawn(7, 6)
 
     reading = read_module(build)
-    assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
+    assert (
+        "an index that depends on computed values" in reading.network.unread
+        and "sizes['K']" not in reading.network.unread
+    )
 
 
 @pytest.mark.parametrize(

@@ -526,13 +526,13 @@ REFUSED = {
     "a sum that cancels": lambda m, h: h + m.minus * h,
     "large entries become rarer": lambda m, h: m.w(h) * F.one_hot(torch.tensor(0), m.n),
     "a function of weights alone cannot be written": lambda m, h: m.w(h) * m.w.weight[0],
-    "parts alone are written": lambda m, h: h * written(m.w(h), m.n // 2),
+    "only partly assigned": lambda m, h: h * written(m.w(h), m.n // 2),
     "entries differ along an axis that grows": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
     "mv: a constant whose entries differ along": lambda m, h: m.unit(h),
     "no function of the equations has its values": lambda m, h: torch.log(m.w(h) ** 2 + 1),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
     "output changes with the order": lambda m, h: m.w(h).topk(m.n, -1).values,
-    "beside no one tensor in all of its uses": lambda m, h: h + m.w(h / m.n),
+    "where no single parameter can absorb it in all of its uses": lambda m, h: h + m.w(h / m.n),
     "used both whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
 }
 

@@ -1,8 +1,9 @@
-"""Names of torch calls, and the rules that read them: a call belongs here, in one row, or nowhere.
+"""Names of torch calls, and the table of the rules that read them as equations.
 
-Names of functions, methods and aten are one: ``__radd__``, ``add_`` and ``aten::add`` are ``add``. A function of one
-tensor that keeps its shape needs no row (``regions.py``); any other call without one is taken apart into calls of aten
-where these have rows (``recording.py``). Read next: ``table.py`` (reads a call), ``docs/extending.md``.
+Functions, methods and aten operators share one name: ``__radd__``, ``add_`` and ``aten::add`` are all ``add``. A
+function of one tensor that keeps its shape needs no rule, because it is recognised by its values (``regions.py``). Any
+other call without a rule is decomposed into aten calls that have one (``recording.py``). Read next: ``table.py``
+(applies the rules), ``docs/extending.md`` (how to add one).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
+"""The rule of each call, by its name after ``plain``; ``rule`` adds to it."""
 ALIASES = {
     "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
     "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
@@ -20,19 +22,24 @@ ALIASES = {
     "greater": "gt",
     "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
+"""Other names of calls, each with the name that has the rule."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "to_copy", "pos",
     "view_as_complex", "view_as_real",
 }  # fmt: skip
-
+"""Calls that return their argument unchanged, as far as equations are concerned."""
 
 APART = {"group_norm", "native_group_norm", "glu"}
-"""Functions of one tensor along parts of an axis, which are taken apart."""
+"""Functions of one tensor that act on parts of an axis; they are decomposed into aten calls."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """One row of the table, under these names."""
+    """Returns a decorator that registers a function as the rule of all calls with these names.
+
+    Examples:
+        ``@rule("matmul", "bmm")`` above a function adds it to ``RULES`` twice.
+    """
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -42,16 +49,21 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def plain(name: str) -> str:
-    """The name of a call in the table."""
+    """Returns the name under which a call has its rule: without underscores, and with aliases resolved.
+
+    Examples:
+        >>> plain("__radd__"), plain("mul_")
+        ('add', 'mul')
+    """
     name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")
     return ALIASES.get(name, name)
 
 
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange", "new_")
-"""Beginnings of names whose result depends on no argument's values."""
+"""Prefixes of factory functions, whose result does not depend on the values of any tensor."""
 
 
 def ruled(name: str) -> bool:
-    """Is a call of this name read by a rule, whatever its arguments are?"""
+    """Tests whether a call of this name is read by a rule, whatever its arguments are."""
     name = plain(name)
     return name in RULES or name in SAME or name in ("rsub", "rdiv") or name.startswith(MAKERS)

@@ -1,7 +1,7 @@
-"""Functions that act entry by entry, told apart by their values: which of the language's is this one?
+"""Recognises elementwise functions by their values: which function of the language is the given one?
 
-The engine counts a function as the generic polynomial of its parity class, so that class is all that matters:
-``x (1 + tanh(c x))`` is x + x^2 with a linear odd part, as GELU is.
+The engine treats a function as the generic polynomial with the same powers, so its class (``FunctionKind``) is all
+that matters. For example, ``x (1 + tanh(c x))`` has the class of GELU: an odd part that is linear, and an even part.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.verify.networks.torch_network import find_torch_function
 
 _GRID = torch.linspace(-6, 6, 121, dtype=torch.float64)
+"""Arguments at which functions are evaluated; the middle one is 0."""
 _TOLERANCE = 1e-6
+"""Relative size below which a value counts as zero."""
 ALIKE = 1e-3
-"""Difference of values up to which a function is the one that it is read as (approximations of GELU)."""
+"""Maximum difference of values up to which two functions count as the same (such as approximations of GELU)."""
 NAMES = tuple(name for name, f in FUNCTIONS.items() if f.kind == "entrywise" and not f.selects)
-"""Functions of one tensor, entry by entry, that the language has."""
+"""Elementwise functions of one tensor that the language has."""
 
 
 def generic(f: Callable[[Tensor], Tensor]) -> bool:
-    """Is a function, less its value at zero, as silu(u) + tanh(u) is: with an even part and an odd one that is not
-    linear, of the sign of its argument, and no faster than linear?
+    """Tests whether a function, minus its value at zero, has the class of silu(u) + tanh(u).
+
+    Its even part and the nonlinear part of its odd part are nonzero, it has the sign of its argument (or the opposite
+    sign), and it grows at most linearly.
+
+    Args:
+        f: the function, of a tensor of any shape.
 
     Examples:
         >>> generic(torch.nn.functional.elu), generic(torch.exp), generic(torch.cos)
@@ -37,8 +44,13 @@ def generic(f: Callable[[Tensor], Tensor]) -> bool:
 
 
 def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
-    """What a table of ``functions.toml`` declares, as the values of a function have it; nothing where they are not
-    finite.
+    """Determines from its values the properties of a function that ``functions.toml`` declares.
+
+    Args:
+        f: the function, of a tensor of any shape.
+
+    Returns:
+        The properties by name; an empty dict if values are not finite, all zero, or of another shape.
 
     Examples:
         >>> {key: x for key, x in seen(torch.nn.functional.softplus).items() if x}
@@ -47,7 +59,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     u, middle = _GRID, len(_GRID) // 2
     y, near, far = f(u), f(u / 6e4), f(u * 1e3)
     if not bool(torch.isfinite(far).all()) and float((again := f(u * 100)).abs().max()) < 1e5:
-        far = 10 * again  # exp within it is too large, it is not
+        far = 10 * again  # it overflows only because of an exp inside, so it is extrapolated
     if y.shape != u.shape or not bool(torch.isfinite(y).all()) or not bool(y.any()):
         return {}
     odd, even, tiny = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, _TOLERANCE * float(y.abs().max())
@@ -70,13 +82,25 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
 
 
 def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
-    """Have values, as ``seen`` tells them, the powers of a class, and all else that it declares?"""
+    """Tests whether properties determined from values agree with the declaration of a function.
+
+    Powers, boundedness, steepness and homogeneity must be equal; positivity, monotonicity and sign must hold where
+    they are declared.
+
+    Args:
+        kind: the declaration.
+        values: the properties, as ``seen`` returns them.
+    """
     same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "steep", "homogeneous"))
     return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))
 
 
 def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
-    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing.
+    """Returns the name of a function of the language with the same class, up to a sign; "" if there is none.
+
+    Args:
+        f: the function.
+        name: the function that is preferred if several have the class.
 
     Examples:
         >>> classified(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
@@ -89,12 +113,16 @@ def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
 
 
 def fitted(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
-    """The function of the language that has these values, the number that it is multiplied by, and what is added; None:
-    there is none. Values are those of the function up to ``ALIKE`` (approximations of GELU), also far from zero.
+    """Finds a function k of the language, a number c and a constant b such that f(u) = c k(u) + b.
+
+    The values must agree up to ``ALIKE`` (so that approximations of GELU are accepted), also far from zero.
+
+    Returns:
+        The name of k, c and b; None if there is no such function.
 
     Examples:
-        >>> fitted(lambda x: x.clamp(max=0)), fitted(lambda x: 1 + torch.tanh(x))
-        (('relu', -1.0, 0.0), ('tanh', 1.0, 1.0))
+        >>> fitted(lambda x: -2 * x.clamp(min=0)), fitted(lambda x: 1 + torch.tanh(x))
+        (('relu', -2.0, 0.0), ('tanh', 1.0, 1.0))
         >>> fitted(lambda x: 3 * x), fitted(lambda x: x.clamp(0, 50))
         (None, None)
     """
@@ -115,12 +143,12 @@ def fitted(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
 
 
 def _whole(number: float) -> float:
-    """A number without rounding."""
+    """Returns the number, rounded to the nearest integer if it is within 1e-4 of it."""
     return float(round(number)) if abs(number - round(number)) < ALIKE * 1e-1 else number
 
 
 def sign_of(f: Callable[[Tensor], Tensor]) -> int:
-    """The sign of the even part of a function, less its value at zero; of an odd function that above zero.
+    """Returns the sign of the even part of a function minus its value at zero; for an odd function, that at u > 0.
 
     Examples:
         >>> [sign_of(f) for f in (torch.relu, lambda x: x.clamp(max=0), torch.tanh, lambda x: -x)]

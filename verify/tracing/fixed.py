@@ -1,9 +1,10 @@
-"""Every linear map along axes that do not grow: y[p,a] = C[p,q] x[q,a], with C read off the call.
+"""Reads a call without a rule that is linear along axes that do not grow: y[p,a] = C[p,q] x[q,a].
 
-A call that no row of the table reads is made again with a random tensor along the dimensions of its signals that do not
-grow, beside one random vector along those that do. Where each result is a multiple of that vector and the multiples are
-entries of the tensor, C chooses; else unit vectors take the place of the tensor, and the multiples are C. Read next:
-``products.py``, ``table.py`` (who asks), ``writing.py`` (the constant's letters).
+The matrix C is determined by probing. The call is run again on the outer product of a random tensor along the axes
+that do not grow (q) and one random vector along those that grow (a). If every entry of the result, as a multiple of
+that vector, equals an entry of the random tensor up to sign, then C selects entries. Otherwise the call is run on each
+unit vector along q, and the multiples are the columns of C. Read next: ``products.py`` (contractions), ``table.py``
+(tries this when a call has no rule), ``writing.py`` (the constant in the equations).
 """
 
 from __future__ import annotations
@@ -24,12 +25,22 @@ from .reading import Reader
 from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
 
 MOST = 3000
-"""Calls that are made to read one off, at most."""
+"""Maximum number of entries along the axes that do not grow, which is also the maximum number of probing calls."""
 CLOSE, EXACT = 1e-6, 1e-12
+"""Maximum difference of values that count as equal: after the arithmetic of a call, and for copied entries."""
 
 
 def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
-    """The results of a call with other tensors, by number."""
+    """Runs a call again and returns its results in float64, complex ones as pairs of real numbers.
+
+    Args:
+        call: the call.
+        run: the recording that it belongs to.
+        value: the tensors to use in place of the recorded ones, by number.
+
+    Raises:
+        TypeError: a result is neither floating point nor complex.
+    """
 
     def get(number: int) -> Tensor:
         x = run.tensors[number]
@@ -39,15 +50,15 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
 
     results = call.rerun(get)
     if not all(x.is_floating_point() or x.is_complex() for x in results):
-        raise TypeError("results that are no numbers")
+        raise TypeError("the results are not floating-point numbers")
     return [as_real_pairs(x).double() for x in results]
 
 
 def linear(reader: Reader) -> list[View]:
-    """The results of a call that is linear in its signals, along axes that do not grow.
+    """Returns the views of the results of the current call: a sum over its signals of constants times signals.
 
     Raises:
-        Unreadable: it is not.
+        Unreadable: the call is not linear (plus a constant) in its signals, or it mixes entries along a growing axis.
     """
     numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
     views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
@@ -57,13 +68,13 @@ def linear(reader: Reader) -> list[View]:
         run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
     )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
-        raise reader.fail("it is no linear map of its signals")
+        raise reader.fail("it is not a linear map of its signals")
     sides = [
         _Side(c, r, {n[k]: torch.zeros_like(r.tensor(Ref(n[k]))) for k in places})
         for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
     ]
     if not sides[0].added():
-        raise reader.fail("it is no sum of maps of its signals")
+        raise reader.fail("it is not a sum of one map of each signal")
     terms: list[list[View]] = [[] for _ in reader.shapes]
     alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
@@ -83,7 +94,14 @@ def linear(reader: Reader) -> list[View]:
 
 @dataclass
 class _Side:
-    """A call at one build, all of its signals zero."""
+    """A call at one build, and its results when all of its signals are zero.
+
+    Attributes:
+        call: the call.
+        run: the recording of this build.
+        signals: a tensor of zeros for each signal, by number.
+        zero: the results at these.
+    """
 
     call: TorchCall
     run: Recording
@@ -93,7 +111,7 @@ class _Side:
         self.zero = made(self.call, self.run, self.signals)
 
     def added(self) -> bool:
-        """Is what it makes of all signals the sum of what it makes of each?"""
+        """Tests whether the call is additive: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0, 0))."""
         draw = torch.Generator().manual_seed(5)
         drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
         sums = [sum(parts) for parts in zip(*(self(k, x) for k, x in drawn.items()), strict=True)]
@@ -103,7 +121,12 @@ class _Side:
         )
 
     def __call__(self, number: int, x: Tensor) -> list[Tensor]:
-        """What it makes of one signal."""
+        """Returns the results for one nonzero signal, minus those for zero signals.
+
+        Args:
+            number: the number of the signal.
+            x: its value.
+        """
         results = made(self.call, self.run, {**self.signals, number: x})
         return [y - offset for y, offset in zip(results, self.zero, strict=True)]
 
@@ -111,13 +134,17 @@ class _Side:
 def _maps(
     reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View, signless: bool
 ) -> list[View | None]:
-    """Of every result the part that one signal makes, C times it.
+    """Returns, for every result, the contribution C x of one signal x, or None if it is zero.
 
     Args:
-        signless: another signal of one law is added, so that C must not be negative.
+        reader: the reader.
+        sides: the call at every build.
+        numbers: the number of the signal at every build.
+        view: the view of the signal.
+        signless: whether C must not have negative entries, as a signal of the same structure is added to this one.
 
     Raises:
-        Unreadable: there is no C, or another one at another build.
+        Unreadable: there is no such C, or it changes with the sizes.
     """
     dims = range(len(view.dims))
     grows = [d for d in dims if not all(view.index(e).fixed for e in view.dims[d])]
@@ -130,21 +157,24 @@ def _maps(
         outs.append(along)
     shape = sides[0].run.tensor(Ref(numbers[0])).shape
     if prod(shape[d] for d in stays) > MOST:
-        raise reader.fail("a linear map of too many entries")
+        raise reader.fail(f"a linear map of more than {MOST} entries along axes that do not grow; use smaller sizes")
     generator = torch.Generator().manual_seed(3)
 
     def drawn(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
+        """Draws a random tensor along these dimensions."""
         return torch.randn([shape[d] for d in dims], generator=generator, dtype=torch.float64)
 
     def put(part: Tensor, ray: Tensor) -> Tensor:
+        """Returns the outer product of a tensor along the fixed axes and one along the growing axes."""
         order = [*stays, *grows]
         return torch.tensordot(part, ray, 0).permute([order.index(d) for d in dims])
 
     def last(y: Tensor, along: Sequence[int]) -> Tensor:
+        """Moves the growing dimensions to the end."""
         return y.movedim(list(along), [*range(-len(along), 0)])
 
     def read(part: Tensor) -> list[Tensor]:
-        """Of each result the multiples of the ray."""
+        """Runs the call on ``part`` times the ray and returns each result as multiples of the ray."""
         columns = []
         for y, along in zip(sides[0](numbers[0], put(part, ray)), outs, strict=True):
             sums = [*range(-len(along), 0)]
@@ -161,7 +191,8 @@ def _maps(
     matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
-    for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
+    # Check at every build that C also maps another random vector correctly.
+    for side, number in zip(sides, numbers, strict=True):
         there = side.run.tensor(Ref(number)).shape
         part, ray = drawn(there, stays), drawn(there, grows)
         for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):
@@ -176,8 +207,15 @@ def _maps(
 
 
 def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
-    """The map that takes each entry of y from one entry of a random tensor, perhaps with another sign, or from none;
-    None where y has other entries."""
+    """Returns the matrix that selects each entry of y from the entries of a random tensor, up to sign.
+
+    Args:
+        y: the result of a call.
+        part: the random tensor.
+
+    Returns:
+        A matrix of 0, 1 and -1 (rows of zeros where y is zero), or None if y has other entries.
+    """
     y, (values, places) = y.contiguous(), part.abs().flatten().sort()
     near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
     if bool(((y.abs() - values[near]).abs() > EXACT).logical_and(y.abs() > EXACT).any()):
@@ -188,10 +226,16 @@ def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
 
 
 def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
-    """C times a signal; dimensions that pass as they are keep their letters.
+    """Returns the view of C times a signal, or None if C is zero.
+
+    Where C is the identity along a dimension, that dimension is left unchanged: it keeps its index.
 
     Args:
-        where: dimensions of the signal that stay and that grow, and those of the result that grow. dims: of the result.
+        reader: the reader.
+        view: the signal.
+        c: the matrix: fixed dimensions of the result, then fixed dimensions of the signal.
+        where: the fixed dimensions of the signal, its growing ones, and the growing ones of the result.
+        dims: number of dimensions of the result.
     """
     if not bool(c.any()):
         return None
@@ -199,7 +243,7 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
     fresh = [("out", d) for d in range(dims) if d not in along]
     keys: list[tuple[str, int]] = [*fresh, *(("in", d) for d in stays)]
     out = [("in", grows[along.index(d)]) if d in along else ("out", d) for d in range(dims)]
-    for d in stays:  # does it pass?
+    for d in stays:  # is C the identity along it?
         for key in (x for x in fresh if x in keys):
             a, b = keys.index(key), keys.index(("in", d))
             m, n = c.movedim((a, b), (0, 1)), c.shape[a]

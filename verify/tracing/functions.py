@@ -1,4 +1,8 @@
-"""What a tensor is of another one, as equations: functions, norms and gates. Read next: ``regions.py`` (who tells)."""
+"""Reads recognised functions (elementwise functions, norms, gates, rotations) as equations.
+
+``regions.py`` recognises that one tensor is a known function of another, whatever calls lie between; ``read`` turns
+this into nodes of the graph. Read next: ``regions.py``.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +47,21 @@ from .recording import Ref, refs
 from .regions import ToldFunction
 from .routing import selection, slots_along
 
-STANDS = ": its powers are the same, its values are not"
-"""How a note ends on a function that is read as another."""
+STANDS = ", which scales with the same powers but has other values"
+"""End of the note on a function that is read as another one."""
 
 
 def read(reader: Reader, known: ToldFunction, number: int) -> View:
-    """A tensor, by number, as what it is of another one.
+    """Returns the view of a tensor that is a recognised function of another one.
+
+    Args:
+        reader: the reader.
+        known: the function, and the tensor that it is applied to.
+        number: the number of the tensor that is read.
 
     Raises:
-        Unreadable: no equation says it.
-        Restart: it is to be read from the call that makes it.
+        Unreadable: no equation can express it.
+        Restart: it must be read call by call instead.
     """
     x = cat_as_sum(reader, reader.view(Ref(known.x)))
     if not known.over:
@@ -70,7 +79,20 @@ def read(reader: Reader, known: ToldFunction, number: int) -> View:
 
 
 def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...]) -> View | None:
-    """A function along slots without its number; None: it is read call by call."""
+    """Returns a function along dimensions (a norm, softmax, mean or rotation), without its constant factor.
+
+    Args:
+        reader: the reader.
+        known: the function.
+        x: its argument.
+        slots: the indices of the node of x that the function acts along.
+
+    Returns:
+        The view, or None if the function must be read call by call.
+
+    Raises:
+        Unreadable: a permuted parameter is also used elsewhere.
+    """
 
     def exact(v: Tensor) -> Tensor:
         return x.from_torch(known.exact(x.to_torch(v)), v)
@@ -78,17 +100,18 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     name, gate, fixed = known.name, below_same_size(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
         joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
-        if name != "turned" and fixed and not joins:  # a matrix of constants says which
+        if name != "turned" and fixed and not joins:  # read call by call, as a matrix of constants
             return None
         if name != "turned" and x.node.weight and _read_again(reader, x):
-            raise reader.fail("a tensor in another order that is read elsewhere; no equation says this")
-        note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
+            why = "a permuted parameter that is also used elsewhere, which no equation can express; "
+            raise reader.fail(why + "use another parameter there")
+        note = f"{reader.name} permutes or mixes entries and keeps their size; how it does so is left out"
         if name == "turned":
-            note = "a constant factor is left out (rotary angles)"
+            note = "a constant rotation is left out (rotary angles)"
         if name == "turned" or x.node.weight:
             return same_size(reader, x, known.exact, Rotation, note=note)
         return same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
-    if name == "centre" and (fixed or len(slots) > 1):  # a matrix takes off a mean along what does not grow
+    if name == "centre" and (fixed or len(slots) > 1):  # read call by call: a constant matrix subtracts it
         return None
     if name == "normed":
         if not isinstance(gate, FunctionNode) or gate.name not in GATES or gate.exact is None:
@@ -105,18 +128,30 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
 
 
 def _read_again(reader: Reader, x: View) -> bool:
-    """Does more than one call read a tensor that another one is made of?"""
+    """Tests whether more than one call reads a parameter that a view is made of."""
     run, names = reader.runs[0], {y.name for y in walk(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
     return sum(any(r.number in own for r in refs((c.arguments, c.keywords))) for c in run.calls) > 1
 
 
 def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:
-    """A signal less its mean along dimensions that do not grow, which a matrix takes off; and their slots."""
+    """Subtracts the mean of a signal along dimensions that do not grow, by the constant matrix I - 1/n.
+
+    Args:
+        reader: the reader.
+        x: the signal.
+        over: the dimensions.
+
+    Returns:
+        The centred signal, and the indices of its node along these dimensions.
+
+    Raises:
+        Unreadable: the dimensions have fewer than three entries together.
+    """
     here = [(d, k) for d in over for k in range(len(x.dims[d]))]
     sizes = [x.index(x.dims[d][k]).sizes[0] for d, k in here]
     if prod(sizes) < 3:
-        raise reader.fail("a centred norm along two entries, which leaves their signs alone; give a larger input")
+        raise reader.fail("a layer norm along two entries, which keeps their signs only; give a larger input")
     matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
     operand = convert_constant(reader, reader.constant([matrix] * reader.builds))
     keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
@@ -129,17 +164,26 @@ def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tupl
 
 
 def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
-    """A function of every entry."""
+    """Returns a function applied to every entry.
+
+    Args:
+        reader: the reader.
+        known: the function; its ``rank`` says how exactly it is known.
+        x: its argument.
+
+    Raises:
+        Unreadable: no equation has the function.
+    """
     if known.rank == 4:
-        declared = f"its values are not of the class that functions.toml gives {reader.name}"
+        declared = f"its values contradict the class that functions.toml gives {reader.name}; correct it there"
         raise reader.fail(declared if reader.name in FUNCTIONS else known.why)
     if known.name == "same" and known.rank == 0:
         return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
         return same_size(
-            reader, x, known.exact, note=f"{reader.name} is left out: it changes no value that was recorded"
+            reader, x, known.exact, note=f"{reader.name} is left out: it does not change the recorded values"
         )
-    if known.name == "abs":  # even, and as steep as its argument
+    if known.name == "abs":  # like |x|, x tanh(x) is even and grows linearly
         sign = function_of(reader, "tanh", x, torch.sign)
         sign.node.note = f"{reader.name} is read as x tanh(x){STANDS}"
         made = multiplied(reader, sign, x)
@@ -153,18 +197,26 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
     else:
         made = function_of(reader, known.name, x, known.exact)
         if known.rank == 3:
-            made.node.note = f"{reader.name} is read as {known.name}, which it is at the values that were recorded"
+            made.node.note = f"{reader.name} is read as {known.name}, which it equals at the recorded values"
         if {*known.numbers} != {1.0}:
             made = scaled(reader, made, reader.numbers(known.numbers))
     return made if known.middle == 0 else add_constant(reader, made, _number(reader, known.middle))
 
 
 def _number(reader: Reader, number: float) -> View:
+    """Returns a constant with the same value at every build."""
     return reader.numbers([number] * reader.builds)
 
 
 def _standing(reader: Reader, name: str, x: View, exact: Entrywise) -> View:
-    """A function that is read as one of the language, or as its negative, with a note that its values differ."""
+    """Returns a function that stands for another one of the same class, with a note that its values differ.
+
+    Args:
+        reader: the reader.
+        name: the function of the equations; its negative is used where ``exact`` has the other sign.
+        x: its argument.
+        exact: the function of the module.
+    """
     if (sign := sign_of(exact)) < 0:
         made = _standing(reader, name, x, lambda v: -exact(v))
         return scaled(reader, made, _number(reader, sign))

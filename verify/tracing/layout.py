@@ -1,9 +1,10 @@
-"""Rows of the table for what moves entries: views, slices, repetitions, whatever they are called.
+"""Rule that reads calls which only move entries: views, permutations, slices, repetitions, whatever they are called.
 
-Law: a call that moves entries makes of 0, 1, 2, ... the places from which its entries come. Along each dimension of the
-result these are digits: the places along each index of the tensor, one index faster than the other, and repetitions.
-``x.view(2, 3).T`` of an index of six has the digits 0, 1, 2 along one dimension, and 0, 3 along the other. Read next:
-``indices.py`` (slices), ``concatenation.py`` (parts of new tensors).
+Such a call is applied to a tensor of the numbers 0, 1, 2, ...: its result then has the positions from which the
+entries come. Along each dimension of the result, these positions are decomposed as a number is into its digits: one
+digit for each index of the tensor that varies there, the slowest first, and digits that only repeat. For example,
+``x.view(2, 3).T`` of a vector of six has the digit (0, 1, 2) along its first dimension and (0, 3) along its second.
+Read next: ``indices.py`` (slices), ``concatenation.py`` (tensors assembled from parts).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from .reading import Reader
 from .recording import Recording, Ref, TorchCall, leaves
 
 Places = NDArray[np.int64]
+"""Positions of entries, in a flattened tensor or along one index."""
 Digit = tuple[int, list[Places]]
-"""An index of a view (-1: a repetition), and the places along it, at every build."""
+"""The number of an index of the view (-1 for a repetition), and the positions along it at every build."""
 
 
 @rule(
@@ -35,13 +37,25 @@ Digit = tuple[int, list[Places]]
     "select", "narrow", "index_select", "slice",
 )  # fmt: skip
 def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
-    """Entries of a tensor, in another shape or order."""
-    if isinstance(x.node, Pieces):  # to be written into
+    """Returns the result of a call that moves entries, or the list of its results.
+
+    Args:
+        reader: the reader.
+        x: the tensor whose entries are moved.
+        given: further positional arguments of the call.
+        words: its keyword arguments.
+
+    Raises:
+        Unreadable: an argument is a computed tensor, or the positions do not follow the axes.
+        Restart: an index of a parameter or of the input must be split first.
+    """
+    if isinstance(x.node, Pieces):  # a tensor that is being filled: the parts are assigned to it
         return x
     if not reader.name.endswith("_as") and any(not v.is_constant for v in leaves((given, words), View)):
-        raise reader.fail("an index by what is computed")
+        why = "an index that depends on computed values, which no equation can express; "
+        raise reader.fail(why + "index with constants, or select experts with torch.topk(scores, K) and gather")
     known, key = reader.runs[0].places, reader.calls[0].key
-    if key not in known:  # a reading that begins again asks again
+    if key not in known:  # cached, because a reading may restart many times
         known[key] = [find_places(call, run) for call, run in zip(reader.calls, reader.runs, strict=True)]
     parts = len(reader.shapes) > 1 and len(reader.shapes[0][0]) == len(x.dims)
     made = [_moved(reader, x, places, parts) for places in zip(*known[key], strict=True)]
@@ -49,7 +63,12 @@ def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
 
 
 def find_places(call: TorchCall, run: Recording) -> list[Places]:
-    """Return the places in the first tensor of a call that each of its results has."""
+    """Returns, for each result of a call, the positions of its entries in the (flattened) first tensor of the call.
+
+    Args:
+        call: the call.
+        run: the recording that the call belongs to.
+    """
     base = next(leaves((call.keywords.get("input"), call.arguments), Ref)).number
     shape = run.tensors[base].shape
     every = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
@@ -58,19 +77,31 @@ def find_places(call: TorchCall, run: Recording) -> list[Places]:
 
 
 def reshaped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
-    """A tensor in other shapes, one for each build."""
+    """Returns the view reshaped.
+
+    Args:
+        reader: the reader.
+        x: the view.
+        shapes: the new shape at every build.
+    """
     return _moved(reader, x, [np.arange(prod(shape)).reshape(shape) for shape in shapes])
 
 
 def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = False) -> View:
-    """One result of a move.
+    """Returns one result of a call that moves entries of x.
 
     Args:
-        places: at every build, those in x that the result has.
-        parts: whether the call makes several results, so that a part of one entry stays a part.
+        reader: the reader.
+        x: the view.
+        places: the positions in x of the entries of the result, at every build.
+        parts: whether the call returns several parts along a dimension; a part with a single entry then keeps it.
+
+    Raises:
+        Unreadable: the result is empty at some sizes, or the positions do not follow the axes.
+        Restart: an index of a parameter or of the input must be split first.
     """
     if not all(at.size for at in places):
-        raise reader.fail("a slice that is empty at some sizes; slice by a part of the size")
+        raise reader.fail("a slice that is empty at some sizes; slice by a fraction of the size, as x[: n // 2]")
     entries = [e for dim in x.dims for e in dim]
     sizes = [x.index(e).sizes for e in entries]
     lines = [_digits(reader, at, [n[b] for n in sizes]) for b, at in enumerate(places)]
@@ -95,7 +126,7 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
         tuple(f for i, digit in line for f in ([IndexClass([*map(len, digit)])] if i < 0 else flat.dims[i]))
         for line in result
     ]
-    for i in range(len(entries)):  # what is left of one entry stays where it was
+    for i in range(len(entries)):  # parts with a single entry stay in their dimension
         if dims and i not in own and flat.dims[i]:
             d = next(d for d, dim in enumerate(x.dims) if entries[i] in dim)
             dims[min(d, len(dims) - 1)] += flat.dims[i]
@@ -103,10 +134,15 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
 
 
 def _digits(reader: Reader, places: Places, sizes: Sequence[int]) -> list[list[tuple[int, Places]]]:
-    """Return the digits along each dimension of places, the slowest first.
+    """Returns the digits along each dimension of an array of positions, the slowest first, as (index, positions).
 
     Args:
-        sizes: of the indices of the tensor that the places are in.
+        reader: the reader.
+        places: positions in a flattened tensor, in the shape of the result.
+        sizes: sizes of the indices of that tensor.
+
+    Raises:
+        Unreadable: the positions are not a sum of one term for each dimension, or a dimension mixes indices.
     """
     start, found, total = int(places.flat[0]), [], np.full(places.shape, places.flat[0])
     for d in range(places.ndim):
@@ -119,37 +155,60 @@ def _digits(reader: Reader, places: Places, sizes: Sequence[int]) -> list[list[t
         for i in sorted(changes, key=changes.__getitem__):
             values = coordinates[i][::below][: len(np.unique(coordinates[i]))]
             if (coordinates[i] != np.resize(values.repeat(below), len(line))).any():
-                raise reader.fail("a slice or an index across axes; take the dimension apart first")
+                raise reader.fail(
+                    "a slice or index across the axes of a merged dimension; reshape it into its axes first"
+                )
             digits.insert(0, (i, values))
             below *= len(values)
         found.append([(-1, np.arange(len(line) // below)), *digits] if below < len(line) else digits)
     if (total != places).any():
-        raise reader.fail("an index of several dimensions")
+        raise reader.fail("an index that selects along several dimensions jointly; index one dimension at a time")
     return found
 
 
 def _aligned(reader: Reader, lines: Sequence[Sequence[tuple[int, Places]]]) -> list[Digit]:
-    """Return the digits along a dimension at all builds; one is left out at those where it is of one entry."""
+    """Combines the digits along a dimension, found at each build, into one list for all builds.
+
+    A digit with a single position is missing at the builds where it has only one; it is filled in there.
+
+    Args:
+        reader: the reader.
+        lines: the digits at every build, as (index, positions).
+
+    Raises:
+        Unreadable: the digits differ between builds.
+    """
     longest, found = max(lines, key=len), list[Digit]()
     rest = [list(line) for line in lines]
     for i, _ in longest:
         found.append((i, [line.pop(0)[1] if line and line[0][0] == i else np.zeros(1, int) for line in rest]))
     if any(rest):
-        raise reader.fail("entries are moved otherwise at other sizes")
+        raise reader.fail(
+            "moves entries differently at other sizes; use the same reshape, order or slice at every size"
+        )
     return found
 
 
 def _step(values: Places) -> int:
-    """The distance of places that are apart alike, or 0."""
+    """Returns the distance between neighbouring positions if it is constant, otherwise 0."""
     steps = {*np.diff(values).tolist()}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _split(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> View:
-    """A view of which one index is two; that of a tensor is so from its leaf on.
+    """Returns the view with one index along which it repeats split into two.
+
+    An index of the tensor itself must be split where it originates, at a parameter or the input; reading then restarts
+    there.
+
+    Args:
+        reader: the reader.
+        x: the view.
+        entry: the index, as an entry of ``x.dims``.
+        head: size of the first of the two at every build.
 
     Raises:
-        Restart: it is one of a tensor.
+        Restart: it is an index of the tensor itself.
     """
     index = x.index(entry)
     if isinstance(entry, int) or index.leaves:
@@ -159,7 +218,15 @@ def _split(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> Vie
 
 
 def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
-    """One entry along dimension i, which is then empty."""
+    """Selects one entry along dimension i, which stays as a dimension without an index (of size 1).
+
+    Args:
+        reader: the reader.
+        x: the view; dimension i has a single index.
+        i: the dimension.
+        at: position of the entry at every build.
+        part: whether it is one of several parts; it is then a slice with one entry.
+    """
     slot = isinstance(x.dims[i][0], int)
     if slot and (len({*at}) > 1 or (part and x.index(x.dims[i][0]).fixed)):
         return slice_view(reader, x, i, at, tuple(k + 1 for k in at))
@@ -168,7 +235,15 @@ def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
 
 
 def _some_of(reader: Reader, x: View, i: int, places: Sequence[Places], sizes: Sizes) -> View:
-    """The entries at some places along dimension i."""
+    """Selects entries along dimension i, as a slice if they are contiguous.
+
+    Args:
+        reader: the reader.
+        x: the view; dimension i has a single index.
+        i: the dimension.
+        places: positions of the entries at every build.
+        sizes: size of the dimension at every build.
+    """
     runs = all(_step(at) == 1 or len(at) == 1 for at in places)
     if runs and tuple(map(len, places)) == sizes:
         return x

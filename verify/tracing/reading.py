@@ -1,8 +1,9 @@
-"""Reads recordings of one module at several sizes as one graph: ``Reader``.
+"""Translates recordings of one module at several sizes into one graph: ``Reader``.
 
-The recordings have the same calls at other sizes. A view that takes a dimension apart splits it at its leaf, a
-dimension of a parameter or of the input, and the reading begins again. Read next: ``indices.py`` (slices),
-``rules.py`` (a row for each call), ``models.py`` (is the reading true?).
+The recordings (builds) have the same calls at different sizes. When a call splits a dimension, as
+``x.view(heads, -1)`` does, the dimension of the parameter or input that it comes from is split, and the reading
+restarts from the beginning. Read next: ``indices.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
+(checks the equations).
 """
 
 from __future__ import annotations
@@ -39,21 +40,34 @@ from .recording import Recording, Ref, TorchCall, VaryingNumber, refs
 from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
+"""Maps an index of a leaf to the sizes of the two indices that it is split into, at every build."""
 
 
 class Reader:
-    """One reading.
+    """One pass over the recordings, which builds the graph call by call.
 
     Attributes:
-        apply: the table of rules. told: reads what a tensor is of another one, which ``regions`` has.
-        splits: of leaves, kept by a reading that begins again.
-        call, calls: what is read, at the first build and at all. name: of the call in the table.
-        shapes, values: of its results, by result, then by build.
+        runs: the recordings, one for each build.
+        builds: their number.
+        apply: reads the current call by its rule.
+        told: reads a tensor that is a recognised function of another one.
+        regions: the recognised functions.
+        splits: how indices of leaves are split; they survive a restart.
+        views: the view of each tensor, by number.
+        read_calls: every call that was read, with a result and its view.
+        one_hot: the one-hot encodings of integer inputs, by number of the node.
+        call: the current call at the first build.
+        calls: the same at every build.
+        name: the name under which its rule is found.
+        made: number of dimensions that the current call has created.
+        shapes: shapes of its results, by result, then by build.
+        values: values of its results, likewise.
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries.
-        frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
-        cut: parts and entries of nodes, by the number of the node, the slot and the places.
-        chosen: K of the last top-K that was recorded with all experts, at every build.
+        frozen: constants that vary along a growing axis, by their entries.
+        held: tensors that were computed without gradients (``torch.no_grad``).
+        cut: slices and entries of nodes, by number of the node, slot and positions.
+        chosen: K of the last top-K that was recorded with all experts selected, at every build.
     """
 
     def __init__(
@@ -82,11 +96,11 @@ class Reader:
         self.values: list[list[Tensor]] = []
 
     def read(self) -> View:
-        """The output.
+        """Reads all calls that the output needs and returns the view of the output.
 
         Raises:
-            Unreadable: a call without a rule, or something that no equation says.
-            Restart: a leaf was split.
+            Unreadable: a call has no rule, or no equation can express it.
+            Restart: a leaf was split, so that the reading must begin again.
         """
         first = self.runs[0]
         leaves: list[Any] = [(Parameter, name, number) for number, name in first.parameters.items()]
@@ -103,7 +117,11 @@ class Reader:
         return self.view(first.output)
 
     def _step(self, calls: Sequence[TorchCall]) -> None:
-        """Reads one call: those of its results that are needed become views."""
+        """Reads one call: each result that the output needs gets a view.
+
+        Args:
+            calls: the call at every build.
+        """
         call, found = calls[0], self.regions.found
         results, numbers = list(refs(call.result)), {r.number for r in refs((call.arguments, call.keywords))}
         self.values = [[run.tensor(r) for run in self.runs] for r in results]
@@ -115,8 +133,8 @@ class Reader:
                 self._put(call, k, r, made)
         if not any(r.number in self.regions.needed - found.keys() for r in results):
             return
-        if call.stale:  # the values of now are not known
-            raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
+        if call.stale:  # the values at the time of the call were not recorded
+            raise self.fail("reads a tensor modified in place through a view; assign whole tensors, or use torch.cat")
         for number in numbers & self.held if not call.held else ():
             if trains(self, self.views[number].node):
                 self.views[number] = stopped(self, self.views[number])
@@ -126,7 +144,7 @@ class Reader:
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
             return
         if any(isinstance(v.node, Pieces) for v in read[call.name in ("__setitem__", "__getitem__") :]):
-            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
+            raise self.fail("reads a tensor that was only partly assigned; assign all of it or use torch.cat")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
@@ -137,7 +155,14 @@ class Reader:
                 self._put(call, k, r, view)
 
     def _put(self, call: TorchCall, k: int, ref: Ref, view: Any) -> None:
-        """Keeps a result, the one in this place, of a call."""
+        """Stores the view of a result of a call.
+
+        Args:
+            call: the call.
+            k: position of the result among the results.
+            ref: the result.
+            view: its view, or the views of all results.
+        """
         view = view[k] if isinstance(view, list) else view
         if view.node.call is None:
             view.node.call = (*call.key, k)
@@ -147,13 +172,20 @@ class Reader:
         self.read_calls.append((call, ref, view))
 
     def _bound(self, trees: Sequence[Any]) -> Any:
-        """Arguments at all builds: tensors are views, numbers that change are ``Number``."""
+        """Merges an argument at all builds into one: tensors become views, numbers that change ``VaryingNumber``.
+
+        Args:
+            trees: the argument at every build: a tensor, a number, or lists, tuples and dicts of them.
+
+        Raises:
+            Unreadable: a list has another length at another build.
+        """
         x = trees[0]
         if isinstance(x, Ref):
             return self.view(x)
         if isinstance(x, list | tuple):
             if len({len(t) for t in trees}) > 1:
-                raise self.fail("takes a list that is longer at other sizes; take a tensor, or loop over M or L")
+                raise self.fail("takes a list that is longer at other sizes; pass a tensor, or loop over M or L")
             return type(x)(map(self._bound, zip(*trees, strict=True)))
         if isinstance(x, dict):
             return {k: self._bound([t[k] for t in trees]) for k in x}
@@ -161,17 +193,21 @@ class Reader:
 
     @property
     def where(self) -> str:
-        """The path of the module that makes the call."""
+        """The path of the module that makes the current call."""
         return self.call.module if self.call else ""
 
     def fail(self, what: str) -> Unreadable:
-        """The error of the call that is read."""
+        """Returns an error at the current call, to be raised.
+
+        Args:
+            what: what failed, and what to do.
+        """
         return refused(f"{self.call.module or 'model'}: {self.call.name}" if self.call else "", what)
 
     # tensors and numbers of a call ----------------------------------------------------------------------------------
 
     def view(self, ref: Ref) -> View:
-        """The tensor of this number; one that no call made is a constant."""
+        """Returns the view of a recorded tensor; one that no recorded call made is a constant."""
         if ref.number not in self.views:
             self.views[ref.number] = self.constant([run.tensors[ref.number] for run in self.runs])
         return self.views[ref.number]
@@ -184,12 +220,14 @@ class Reader:
         kind: type[Parameter | DataNode] = Parameter,
         frozen: bool = False,
     ) -> View:
-        """Return a leaf of the graph.
+        """Returns the view of a new leaf of the graph: a parameter or the input.
 
         Args:
-            shape: The size of every dimension, at every build.
-            value: The value at the first build.
-            frozen: Whether it is a constant of the module that stands as a frozen parameter.
+            name: name of the parameter, or "data".
+            shape: size of every dimension at every build.
+            value: value at the first build.
+            kind: class of the leaf.
+            frozen: whether it is a constant of the module that becomes a frozen parameter of the equations.
         """
         origin = "frozen" if frozen else "param" if kind is Parameter else "data"
         found = [self.leaf((origin, name, d), sizes) for d, sizes in enumerate(shape)]
@@ -202,35 +240,44 @@ class Reader:
         return View(node, [tuple(next(places) for _ in dim) for dim in found])
 
     def constant(self, values: Sequence[Tensor]) -> View:
-        """Values that come from no parameter and no input."""
+        """Returns a view of a constant, which depends on no parameter and no input.
+
+        Args:
+            values: its value at every build.
+        """
         shapes = zip(*(v.shape for v in values), strict=True)
         dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
         return View(ConstantNode(values=list(values)), dims)
 
     def constants(self, first: int = 0) -> list[View]:
-        """The results of the call, but the first ones, as constants."""
+        """Returns the results of the current call as constants, without the first ``first`` ones."""
         return [self.constant(v) for v in self.values[first:]]
 
     def numbers(self, numbers: Sequence[float]) -> View:
-        """A number at every build as a constant."""
+        """Returns a scalar constant with the given value at every build."""
         return self.constant([torch.tensor(float(v), dtype=torch.float64) for v in numbers])
 
     def operand(self, x: Any) -> View:
-        """What is added or multiplied: a number is a constant."""
+        """Returns an operand of a sum or product as a view; a number becomes a constant."""
         return x if isinstance(x, View) else self.numbers(self.vector(x))
 
     def vector(self, x: Any) -> Any:
-        """A number at every build."""
+        """Returns a number as a tuple of its values at every build."""
         return x if isinstance(x, VaryingNumber) else self.same_everywhere(x)
 
     def same_everywhere(self, k: int) -> Sizes:
-        """A size that is the same at every build."""
+        """Returns the size k at every build."""
         return (k,) * self.builds
 
     # classes of indices ---------------------------------------------------------------------------------------------
 
     def leaf(self, key: tuple[Any, ...], sizes: Sizes) -> list[IndexClass]:
-        """The classes of one dimension of a leaf."""
+        """Returns the index classes of one dimension of a leaf: one, several if it is split, none if its size is 1.
+
+        Args:
+            key: identifies the dimension: (kind, name, dimension, which half of a split, ...).
+            sizes: its size at every build.
+        """
         if set(sizes) == {1}:
             return []
         if key in self.splits:
@@ -238,27 +285,48 @@ class Reader:
         return [IndexClass(sizes, key)]
 
     def fresh(self, sizes: Sizes) -> list[IndexClass]:
-        """The classes of a dimension that the call makes, which may be taken apart as those of leaves."""
+        """Returns the index classes of a dimension that the current call creates; like those of leaves, they can be
+        split."""
         self.made += 1
         return self.leaf(("made", *(self.call.key if self.call else ()), self.made, sizes), sizes)
 
     def split(self, index: IndexClass, head: Sizes) -> Restart | Unreadable:
-        """A class is to be two: of these sizes, and the rest."""
+        """Records that an index class must be split in two, and returns the exception to raise.
+
+        Args:
+            index: the index class.
+            head: size of the first part at every build; the second part is the quotient.
+
+        Returns:
+            ``Restart``, or an error if the sizes are not divisible or the index comes from no leaf.
+        """
         index = index.root()
         if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
-            return self.fail(f"an axis of sizes {index.sizes} cannot be taken apart as {head}")
+            return self.fail(
+                f"cannot split an axis of sizes {index.sizes} into {tuple(head)} times a rest; use divisible sizes"
+            )
         rest = tuple(n // h for n, h in zip(index.sizes, head, strict=True))
         self.splits |= {key: (tuple(head), rest) for key in index.leaves}
         return Restart()
 
     def align(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
-        """Joins dimensions that are one, class by class."""
+        """Identifies dimensions with each other (as in a sum of two tensors), index class by index class.
+
+        Args:
+            sequences: the index classes of each dimension.
+
+        Raises:
+            Unreadable: they have different numbers of classes.
+            Restart: a class must be split first.
+        """
         rows = [[x.root() for x in s] for s in sequences if s]
         for column in range(max(map(len, rows), default=0)):
             heads = [s[column].root() if len(s) > column else None for s in rows]
             found = [h for h in heads if h is not None]
             if len(found) < len(heads):
-                raise self.fail(f"dimensions do not match: {[[x.sizes for x in s] for s in rows]}")
+                raise self.fail(
+                    f"dimensions do not match; their sizes at each build: {[[x.sizes for x in s] for s in rows]}"
+                )
             least = min((h.sizes for h in found), key=prod)
             for h in found:
                 if h.sizes != least:
@@ -268,7 +336,16 @@ class Reader:
 
 
 def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
-    """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
+    """Checks that a sum does not cancel, since equations have no signs.
+
+    Args:
+        reader: the reader.
+        results: the results of the current call.
+        made: the view that was read; only a sum is checked.
+
+    Raises:
+        Unreadable: the sum is smaller than 1e-9 of its largest term.
+    """
     if isinstance(made, View) and isinstance(made.node, SumNode):
         terms = (
             reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
@@ -276,11 +353,20 @@ def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
         size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
         got = float(reader.runs[0].tensors[results[0].number].abs().max())
         if size and min(size) > 0 and got <= 1e-9 * max(size):
-            raise reader.fail("a sum that cancels, and the equations have no signs")
+            raise reader.fail("a sum that cancels, and the equations have no signs; leave out its terms")
 
 
 def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
-    """What a call makes; of the input alone, where it does not grow, it is an input."""
+    """Returns what ``make`` returns; if it fails, a call on the input alone is read as further data.
+
+    Args:
+        reader: the reader.
+        read: the views that the call reads.
+        make: reads the call.
+
+    Raises:
+        UsageError: ``make`` fails, and the call reads a parameter or has a result whose shape grows.
+    """
     try:
         return make()
     except UsageError:
@@ -290,18 +376,21 @@ def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any
 
 
 def trains(reader: Reader, node: TracedNode) -> bool:
-    """Does a gradient of the output reach a tensor that a node is made of?"""
+    """Tests whether a gradient of the output reaches one of the parameters that a node is made of."""
     return any(isinstance(x, Parameter) and x.name in reader.runs[0].trained_names for x in walk(node))
 
 
 def stopped(reader: Reader, x: View) -> View:
-    """A signal through which no gradient passes; a tensor as it is, if none reaches it elsewhere.
+    """Returns a view through which no gradient passes.
+
+    Constants, and parameters that no gradient reaches elsewhere either, are returned unchanged.
 
     Raises:
-        Unreadable: a gradient reaches a matrix elsewhere.
+        Unreadable: it is a matrix that is trained elsewhere.
     """
     if x.is_constant or (x.node.weight and not trains(reader, x.node)):
         return x
     if x.node.weight and (not isinstance(x.node, Parameter) or sum(not index.fixed for index in x.node.indices) > 1):
-        raise reader.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
+        why = "stops the gradient of a matrix that trains elsewhere, which no equation can express; "
+        raise reader.fail(why + "use a separate matrix with requires_grad=False")
     return View(x.node.derive(Stopped, reader.where), x.dims)

@@ -1,9 +1,11 @@
-"""What a tensor is of another one, told by asking, whatever calls lie between: ``Regions``.
+"""Recognises by probing that one tensor is a known function of another, whatever calls lie between: ``Regions``.
 
-Law: x *dominates* y where every path from a parameter or an input to y passes x. Then y = g(x), and g is run again on
-other values. It is known where it acts entry by entry, as a function of the language does, or along some dimensions, as
-a line of ``ALONG`` does, at three scales and every build; the farthest x for which it is known wins. Only tensors that
-the output needs are read. Read next: ``entries.py``, ``reading.py`` (who asks), ``functions.py`` (what is read).
+A tensor x *dominates* y if every path from a parameter or an input to y passes through x. Then y = g(x), where g is
+the composition of the recorded calls between them, and g can be run again on other values. These show whether g is an
+elementwise function of the language, or one of the functions along dimensions in ``ALONG`` (norms, softmax, ...), at
+several scales and at every build. Of all x for which g is known, the earliest is used. For example, the calls of
+``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only tensors that the output needs are
+examined. Read next: ``entries.py`` (elementwise functions), ``functions.py`` (the result as equations).
 """
 
 from __future__ import annotations
@@ -23,37 +25,43 @@ from .nodes import Vector
 from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
 
 ROOT = -1
+"""The root of the tree of dominators: the dominator of a tensor that no single tensor dominates."""
 BREAKS = STOPS | {"topk"}
-"""Calls that no function passes: of a gradient, and of what is recorded in another order than it is made."""
+"""Calls that no function may span: those that stop gradients, and top-K, whose recording differs from the call."""
 BENT = {"prelu", "pow"}
-"""Calls with a rule that are functions of one tensor where the other one is constant."""
+"""Calls with a rule that are nevertheless nonlinear functions of one tensor if their other argument is constant."""
 CLOSE = 1e-9
+"""Relative difference up to which values agree."""
 BENDS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
-"""Values beside the usual ones at which a function of every entry is asked for."""
+"""Additional arguments at which elementwise functions are probed."""
 LENGTHS = tuple(100.0 * (-2) ** k for k in range(21))
-"""Sizes of values between which a bound on a length is seen: lengths grow with the root of the number of entries."""
+"""Scales of the values used to detect a clamp on a norm or sum, which a wider tensor may reach."""
 LEAST = 0.1
-"""The least mean of the diagonal of a map, by its size, so that what it makes of a signal meets that signal."""
+"""Minimum mean of the diagonal of a norm-preserving map (norm 1) for its result to correlate with its argument."""
 NEAR = 5e-3
-"""How much the size of a norm may change with that of its argument: what guards a division is in it."""
+"""Relative change of a normalised result with the scale of its argument that is accepted (the eps of norms)."""
 Along = Callable[[Tensor, Any], Tensor]
+"""A function of a tensor along one or more dimensions."""
 
 
 def _rms(v: Tensor, d: Any) -> Tensor:
+    """Divides by the root mean square along dimensions."""
     return v * v.square().mean(d, keepdim=True).rsqrt()
 
 
 def _centred(v: Tensor, d: Any) -> Tensor:
+    """Subtracts the mean along dimensions."""
     return v - v.mean(d, keepdim=True)
 
 
 def _normed(v: Tensor, d: Any) -> Tensor:
+    """Divides by the sum along dimensions."""
     return v / v.sum(d, keepdim=True)
 
 
 SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centre": (0.5, 1, 30),
           "softmax": (0.5, 1, 2), "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
-"""Functions along dimensions, and the sizes of the values at which each is asked for."""
+"""The scales of the arguments at which each function along dimensions is probed."""
 ALONG: dict[str, Along] = {
     "rmsnorm": _rms,
     "layernorm": lambda v, d: _rms(_centred(v, d), d),
@@ -62,14 +70,17 @@ ALONG: dict[str, Along] = {
     "normed": _normed,
     "normed_sigmoid": lambda v, d: _normed(v.sigmoid(), d),
 }
+"""Functions along dimensions that are recognised."""
 
 
 class Dominators:
-    """The tree of dominators of a recording.
+    """The dominator tree of a recording.
 
     Attributes:
-        parent: of every tensor that is no constant, the nearest one that it is a function of alone, or ``ROOT``.
-        producer: the place among the calls of the one that makes a tensor.
+        run: the recording.
+        parent: for every tensor that is not constant, the nearest tensor that it is a function of, or ``ROOT``.
+        depth: its depth in the tree.
+        producer: position of the call that makes a tensor among the calls.
     """
 
     def __init__(self, run: Recording) -> None:
@@ -81,7 +92,8 @@ class Dominators:
         for k, call in enumerate(run.calls):
             read = {r.number for r in refs((call.arguments, call.keywords))}
             live = [n for n in read if n in self.parent]
-            live = [] if run.frozen.issuperset(live) else live  # of frozen tensors alone (a table of angles)
+            # A function of frozen tensors only, such as a table of angles, is a constant.
+            live = [] if run.frozen.issuperset(live) else live
             stops = call.name in BREAKS or call.stale or (not call.held and not held.isdisjoint(live))
             for number in {r.number for r in refs(call.result)} - read:
                 if live:
@@ -91,10 +103,11 @@ class Dominators:
                     held.add(number)
 
     def _put(self, number: int, parent: int) -> None:
+        """Adds a tensor to the tree."""
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
     def _meet(self, numbers: Sequence[int]) -> int:
-        """The nearest tensor that dominates all of these, or is each of them."""
+        """Returns the lowest common ancestor of tensors in the tree."""
         a = numbers[0]
         for b in numbers[1:]:
             while a != b:
@@ -104,18 +117,18 @@ class Dominators:
         return a
 
     def chain(self, number: int) -> list[int]:
-        """The tensors that one is a function of, the farthest first."""
+        """Returns the tensors that dominate a tensor, the earliest first."""
         found: list[int] = []
         while (number := self.parent.get(number, ROOT)) != ROOT:
             found.insert(0, number)
         return found
 
     def live(self, call: TorchCall) -> list[int]:
-        """What a call reads that is no constant, each as often as it is read."""
+        """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
         return [r.number for r in refs((call.arguments, call.keywords)) if r.number in self.parent]
 
     def between(self, x: int, y: int) -> list[int]:
-        """The places of the calls that make one tensor of another one, in order."""
+        """Returns the positions of the calls that compute y from x, in order."""
         found, open_ = set[int](), [y]
         while open_:
             if (number := open_.pop()) != x and (k := self.producer[number]) not in found:
@@ -126,10 +139,13 @@ class Dominators:
 
 @dataclass(frozen=True)
 class Map:
-    """One tensor of a recording as a function of another one.
+    """A function that computes one tensor of a recording from another one, by running the recorded calls again.
 
     Attributes:
-        calls: those between, of one run.
+        run: the recording.
+        x: number of the argument.
+        y: number of the result.
+        calls: the calls that compute y from x.
     """
 
     run: Recording
@@ -139,11 +155,11 @@ class Map:
 
     @property
     def value(self) -> Tensor:
-        """The argument that was recorded."""
+        """The recorded argument."""
         return self.run.tensors[self.x]
 
     def __call__(self, v: Tensor) -> Tensor:
-        """The result for another argument, whose shape is that of the recorded one."""
+        """Returns the result for an argument of the recorded shape."""
         made = {self.x: v}
         for call in self.calls:
             results = call.rerun(lambda n: made[n] if n in made else self.run.tensors[n])
@@ -151,7 +167,7 @@ class Map:
         return made[self.y]
 
     def entrywise(self, v: Tensor) -> Tensor:
-        """The same where it acts entry by entry, of an argument of any shape."""
+        """Returns the result of an elementwise function for an argument of any shape."""
         shape, n = self.value.shape, self.value.numel()
         if v.shape == shape:
             return self(v)
@@ -159,10 +175,11 @@ class Map:
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
     def mark(self) -> tuple[Any, ...]:
-        """What tells this function apart from others."""
+        """Returns a key that is equal for functions with equal calls and constants."""
         names = {self.x: 0}
 
         def named(ref: Ref) -> Any:
+            """Returns the position of an intermediate result, or the value of a constant."""
             if ref.number in names:
                 return names[ref.number]
             value = self.run.tensors[ref.number]
@@ -178,14 +195,18 @@ class Map:
 
 @dataclass(frozen=True)
 class ToldFunction:
-    """What a tensor is of another one.
+    """A recognised function: y = numbers * f(x) + middle.
 
     Attributes:
-        maps: at every build. name: of the function; two stand for their sum; ``same`` is what has the size of x.
-        over: dimensions along which it goes; none, where it acts entry by entry.
-        numbers, middle: what it is multiplied by, at every build, and what is added.
-        rank: 0 where its values are those of the function, 1 or 2 where it has the powers of one or of a sum of two, 3
-            where its values are those of one where they were recorded, 4 where it is none; then ``why``.
+        maps: the function that was probed, at every build.
+        name: name of f. "silu and tanh" is their sum; ``same`` has the size of x; ``turned``, ``mixed`` and ``signed``
+            are norm-preserving linear maps (``_turned``).
+        over: dimensions that f acts along; none if it is elementwise.
+        numbers: the factor at every build.
+        middle: the constant that is added.
+        rank: how well f is known. 0: its values agree. 1: its powers agree with those of f. 2: its powers agree with
+            those of a sum of two functions. 3: its values agree at the recorded arguments only. 4: no function fits.
+        why: the reason if no function fits.
     """
 
     maps: tuple[Map, ...]
@@ -198,11 +219,11 @@ class ToldFunction:
 
     @property
     def x(self) -> int:
-        """The tensor that it is a function of."""
+        """The number of the argument."""
         return self.maps[0].x
 
     def exact(self, v: Tensor) -> Tensor:
-        """Its value, without the number and what is added."""
+        """Returns f(v): the probed function without the factor and the constant."""
         g = self.maps[0]
         with in_float64():
             y = g(v) if self.over else g.entrywise(v)
@@ -210,10 +231,15 @@ class ToldFunction:
 
 
 class Regions:
-    """What the tensors of recordings of one module are of others.
+    """The tensors of one module that are known functions of other tensors.
 
     Attributes:
-        needed: the tensors that the output is read from. found: by tensor, what it is of another one.
+        runs: the recordings, one for each build.
+        tree: the dominator tree of the first.
+        left: tensors that must be read from the call that makes them.
+        asked: results of probing, by ``Map.mark`` at every build.
+        needed: the tensors that the output is read from.
+        found: the recognised function of each tensor that has one.
     """
 
     def __init__(self, runs: Sequence[Recording]) -> None:
@@ -223,12 +249,12 @@ class Regions:
         self.plan()
 
     def leave(self, number: int) -> None:
-        """Lets a tensor be read from the call that makes it, whatever it is of others."""
+        """Excludes a tensor from recognition, so that it is read from the call that makes it."""
         self.left.add(number)
         self.plan()
 
     def plan(self) -> None:
-        """Goes back from the output: what is needed, and what it is made of."""
+        """Determines ``needed`` and ``found``, going backwards from the output."""
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, ToldFunction]()
         for call in reversed(run.calls):
@@ -240,7 +266,14 @@ class Regions:
                 self.needed |= read if known is None else {known.x}
 
     def of(self, y: int) -> ToldFunction | None:
-        """What a tensor is of the farthest one for which this is known."""
+        """Returns the best-known function (lowest rank, then earliest argument) that a tensor is of another one.
+
+        Args:
+            y: the tensor.
+
+        Returns:
+            The function, or None if there is none or the rules of the calls read the tensor better.
+        """
         run = self.runs[0]
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
@@ -253,26 +286,27 @@ class Regions:
         if best is None or (best.rank > 1 and ruled(last.name) and all(map(self._readable, self.tree.live(last)))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
-            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):  # numbers, other shapes
+            # If only factors and reshapes lie between, the later argument is as good.
+            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):
                 best = near
         return best
 
     def _alike(self, y: int) -> list[int]:
-        """The tensors of its shape at every build that a tensor is a function of, the farthest first."""
+        """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
         shapes = [run.tensors[y].shape for run in self.runs]
         return [x for x in self.tree.chain(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
     def _plain(self, calls: Sequence[TorchCall]) -> bool:
-        """Has each of some calls a rule, and does it read one tensor, which is real?"""
+        """Tests whether every call has a rule, at most one non-constant argument, and no complex tensor."""
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in refs((c.arguments, c.result))) for c in calls)
         return all(
             ruled(call.name) and plain(call.name) not in BENT and len(self.tree.live(call)) < 2 for call in calls
         ) and all(real)
 
-    @cache  # noqa: B019 - as long as the recordings
+    @cache  # noqa: B019 - the cache lives as long as the recordings
     def _readable(self, number: int) -> bool:
-        """Is a tensor read without functions that are none of the language?"""
+        """Tests whether a tensor is computed only by calls with a rule and by recognised functions of the language."""
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
@@ -282,12 +316,12 @@ class Regions:
         return ruled(call.name) and all(map(self._readable, self.tree.live(call)))
 
     def map(self, x: int, y: int) -> tuple[Map, ...]:
-        """One tensor as a function of another one, at every build."""
+        """Returns the function that computes y from x, at every build."""
         places = self.tree.between(x, y)
         return tuple(Map(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
     def known(self, x: int, y: int) -> ToldFunction | None:
-        """What a tensor is of another one that dominates it; None: not known."""
+        """Returns the recognised function that y is of x, which dominates it; None if it is not recognised."""
         if not self.runs[0].tensors[x].is_floating_point():
             return None
         maps = self.map(x, y)
@@ -302,7 +336,11 @@ class Regions:
         return None if known is None else replace(known, maps=maps)
 
     def keeps(self, call: TorchCall | None) -> bool:
-        """Has a sum of two functions of one signal all the powers that they have?"""
+        """Tests whether a sum of two elementwise functions of one signal has all the powers of both: none cancels.
+
+        Args:
+            call: the sum.
+        """
         read = [] if call is None else self.tree.live(call)
         if len(read) != 2 or not (chain := self.tree.chain(next(refs(call.result)).number)):  # type: ignore[union-attr]
             return False
@@ -318,12 +356,21 @@ class Regions:
 
 
 def drawn(like: Tensor, seed: int) -> Tensor:
-    """A random tensor of a shape."""
+    """Returns a standard normal tensor with the shape of another one."""
     return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
-    """The dimensions along which an entry of the argument reaches others; None: it is not told by them."""
+    """Determines the dimensions along which a function mixes entries.
+
+    Args:
+        g: the function.
+        v: an argument.
+        y: the result for this argument.
+
+    Returns:
+        The dimensions; () if g is elementwise; None if no single dimension explains the mixing.
+    """
     other, coin = drawn(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5
     if _alike_at(mask, g(torch.where(mask, v, other)), y):
@@ -341,6 +388,7 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
 
 
 def _told(maps: tuple[Map, ...]) -> ToldFunction | None:
+    """Recognises a function, given at every build; returns None if it is neither elementwise nor along dimensions."""
     g = maps[0]
     v = drawn(g.value, 3)
     y = g(v)
@@ -353,7 +401,16 @@ def _told(maps: tuple[Map, ...]) -> ToldFunction | None:
 
 
 def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | None:
-    """A function that acts entry by entry: the same one at every entry, at every build but for a number."""
+    """Recognises an elementwise function, which must be the same at every entry and, up to a factor, at every build.
+
+    Args:
+        maps: the function at every build.
+        v: an argument at the first build.
+        y: the result for it.
+
+    Returns:
+        The function; of rank 4 if the language has none like it; None if it is not elementwise after all.
+    """
     g = maps[0]
     if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _bounds_length(g, v):
         return None
@@ -383,13 +440,15 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | No
         return ToldFunction(maps, "abs", numbers=_powers(slopes), rank=1)
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
     if not all(torch.allclose(z, c * values[0], rtol=CLOSE) for z, c in zip(values, numbers, strict=True)):
-        return ToldFunction(maps, rank=4, why="its values change with the sizes; no equation says this")
+        return ToldFunction(maps, rank=4, why="its values change with the sizes; give the equations with --network")
     alike = max(abs(c - 1) for c in numbers) < CLOSE
     found = fitted(f)
     if found and (alike or found[2] == 0):
         return ToldFunction(maps, found[0], numbers=tuple(found[1] * c for c in numbers), middle=found[2])
     if not alike:
-        return ToldFunction(maps, rank=4, why="a power of the sizes times a function that is none of the equations")
+        return ToldFunction(
+            maps, rank=4, why="a power of the sizes times an unknown function; give the equations with --network"
+        )
     if name := classified(f, g.calls[-1].name):
         return ToldFunction(maps, name, rank=1)
     middle = float(f(torch.zeros(1, dtype=torch.float64)))
@@ -406,27 +465,40 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | No
 
 
 def _alike_at(mask: Tensor, one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same entries where the mask is true, also where these are no numbers."""
+    """Tests whether two tensors are equal where the mask is true; NaN equals NaN."""
     return bool(((one == other) | (one.isnan() & other.isnan()))[mask].all())
 
 
 def _bounds_length(g: Map, v: Tensor) -> bool:
-    """Return whether what a function makes of large entries is another value where they are alone: a bound on a norm
-    or on a sum, which no entry of the usual size reaches, and which wider tensors do."""
+    """Tests whether a function clamps a norm or a sum: large entries then give other values when all others are zero.
+
+    Entries of the usual size do not reach such a bound, but those of wider tensors may.
+    """
     alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
     return len(g.calls) > 1 and not all(_alike_at(alone, g(s * v.abs() * alone), g(s * v.abs())) for s in LENGTHS)
 
 
 def _same_everywhere(g: Map, v: Tensor, y: Tensor) -> bool:
-    """Return whether a function that acts entry by entry is the same one at every entry: y is its value at v."""
+    """Tests whether an elementwise function with result y at v is the same one at every entry, by permuting v."""
     order = torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
     return torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order])
 
 
 def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
-    """A linear map that keeps lengths up to a number. Law: what it makes of a signal meets that signal as it does
-    itself if the mean of its diagonal is above zero (rotary positions); else it is ``mixed``, of the size of the
-    signal alone, and ``signed`` if the mean of what it makes of ones is not."""
+    """Recognises a linear map that preserves norms up to a factor: a rotation, permutation or change of signs.
+
+    Args:
+        maps: the map at every build.
+        over: dimensions that it mixes.
+
+    Returns:
+        A function with one of these names, or None if the map is not linear or changes norms:
+
+        - ``signed``: at some build, it takes a tensor of ones to one with a mean near or below zero.
+        - ``turned``: otherwise, if the mean of its diagonal is positive at every build, so that its result correlates
+          with its argument (rotary positions).
+        - ``mixed``: otherwise; only its size is known.
+    """
     numbers, same, signed = [], True, False
     for g in maps:
         probes = [drawn(g.value, seed) for seed in range(20, 28)]
@@ -444,16 +516,21 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None
 
 
 def _multiple(y: Tensor, z: Tensor, near: float) -> float | None:
-    """Return the number times which one tensor is another one, up to a relative difference; None if there is none."""
+    """Returns the number c with y = c z up to a relative difference; None if there is none."""
     c = float((y * z).sum() / (z * z).sum())
     return c if torch.allclose(y, c * z, rtol=near, atol=near * 1e-2 * float(y.abs().max())) else None
 
 
 def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
-    """A line of ``ALONG``, at three scales and every build."""
+    """Recognises a function of ``ALONG``, up to a factor, by probing at several scales at every build.
+
+    Args:
+        maps: the function at every build.
+        over: dimensions that it acts along.
+    """
     along: Any = over[0] if len(over) == 1 else over
     for name, f in ALONG.items():
-        numbers, near = [], CLOSE if name == "centre" else NEAR  # a mean that is left is the larger, the wider it is
+        numbers, near = [], CLOSE if name == "centre" else NEAR  # strict: the rest of a mean grows with the width
         for g in maps:
             at = [s * drawn(g.value, 5 + k) for k, s in enumerate(SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at
@@ -469,18 +546,27 @@ def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
 
 
 def _biased(maps: Sequence[Map], over: Sequence[int], numbers: Sequence[Any]) -> Vector:
-    """Numbers at every build without what a spread of one degree of freedom less makes of them."""
+    """Removes from the factors of a layer norm the effect of a variance with n - 1 in place of n.
+
+    Args:
+        maps: the function at every build.
+        over: dimensions that it acts along.
+        numbers: the factor at every build.
+
+    Returns:
+        The factors, times 1 or (n / (n - 1))^(1/2 or -1/2): those nearest to powers of the sizes.
+    """
     entries = [torch.Size(g.value.shape[d] for d in over).numel() for g in maps]
     ways = [tuple(c * (n / (n - 1)) ** p for c, n in zip(numbers, entries, strict=True)) for p in (0, 0.5, -0.5)]
     return min(ways, key=_off)
 
 
 def _powers(numbers: Sequence[Any]) -> Vector:
-    """Numbers at every build; close to one, one."""
+    """Returns factors at every build as a tuple; exactly 1 if all are within 1e-6 of 1."""
     return (1.0,) * len(numbers) if max(abs(c - 1) for c in numbers) < 1e-6 else tuple(numbers)
 
 
 def _off(numbers: Vector) -> float:
-    """How far numbers are from powers of a size that doubles."""
+    """Returns how far factors are from powers (multiples of 1/4) of a size that doubles between builds."""
     powers = [4 * torch.tensor(c / numbers[0]).abs().log2() for c in numbers]
     return float(sum(abs(p - p.round()) for p in powers)) + 1e-3 * abs(numbers[0] - 1)

@@ -1,4 +1,4 @@
-"""Rows of the table for softmax, for the choice of experts, and for what is read or written where tokens chose.
+"""Rules that read the selection of experts (top-K, gather), embeddings and masks as equations.
 
 Read next: ``layout.py`` (indices), ``rules.py``.
 """
@@ -21,18 +21,28 @@ from .reading import Reader
 
 
 def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:
+    """Returns the indices of the node (slots) that make up dimension d of a view.
+
+    Raises:
+        Unreadable: the dimension has size 1, or the view repeats along it.
+    """
     slots = tuple(e for e in x.dims[d] if isinstance(e, int))
     if len(slots) != len(x.dims[d]) or not slots:
-        raise reader.fail("along a dimension of one entry, or one that repeats")
+        raise reader.fail("acts along a dimension that has size 1 or is expanded; call it before expanding the tensor")
     return slots
 
 
 def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
-    """The k largest along a slot, the others zero.
+    """Returns a function of scores at the k largest along a slot, and zero at the others.
 
     Args:
-        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``;
-            ``normed_sigmoid_topk``, divided by the sum over all.
+        reader: the reader.
+        name: the function: ``topk`` (the scores themselves), ``topk_softmax`` (softmax over the selected scores),
+            ``softmax_topk`` (softmax over all scores), ``topk_sigmoid``, or ``normed_sigmoid_topk`` (sigmoid divided
+            by its sum over all scores).
+        x: the scores.
+        over: the slot, as a tuple of one.
+        k: number of selected scores.
     """
     (slot,) = over
 
@@ -47,11 +57,20 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
 
 
 SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
-"""Functions over all experts, and what the largest of them are."""
+"""Maps a function of the scores of all experts to the name of that function followed by a top-K."""
 
 
 def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
-    """The largest of scores, perhaps behind a function of all of them."""
+    """Returns the k largest scores along a slot, and zero at the others.
+
+    If the scores are a softmax or sigmoid, both become one function: topk(softmax(z))  ->  softmax_topk(z).
+
+    Args:
+        reader: the reader.
+        x: the scores.
+        over: the slot, as a tuple of one.
+        k: number of selected scores.
+    """
     f = x.node
     if isinstance(f, FunctionNode) and f.name in SELECTED and f.over in ((), over):
         return selection(reader, SELECTED[f.name], View(f.source, x.dims), over, k)
@@ -60,18 +79,26 @@ def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
 
 @rule("topk")
 def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> list[View]:
+    """Returns the values of a top-K and its indices (a constant: the experts in their order).
+
+    A top-K along experts was recorded with all of them selected (``recording.py``), so that its result has a place for
+    each expert; it is read as the scores at the k largest and zero at the others.
+
+    Raises:
+        Unreadable: the dimension consists of several axes.
+    """
     if not x.dims[dim]:
         return [x, *reader.constants(1)]
     over, most, sizes = slots_along(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
-    if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all of them
-        if len({*most}) == 1:  # of a number that does not grow
+    if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all selected
+        if len({*most}) == 1:  # K is fixed: read as all
             return [x, *reader.constants(1)]
         reader.chosen = most
         return [_largest(reader, x, over, most[0]), *reader.constants(1)]
     if len(over) > 1:
-        raise reader.fail("a top-K along several axes")
+        raise reader.fail("a top-K along several axes; give the scores one axis of candidates")
     (slot,) = over
-    if most != sizes:  # refused where it is used; groups of experts are chosen by it
+    if most != sizes:  # refused only if it is used, as it may only select groups of experts
         few = x.node.derive(FewChosen, reader.where, over=over, exact=lambda v: v.topk(most[0], slot).values)
         few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
         return [View(few, x.dims)] * 2
@@ -79,22 +106,36 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
 
 
 def _ordered(index: View, dim: int) -> bool:
-    """Is an index of what is chosen that of all, in their order?"""
+    """Tests whether an index tensor is constant and counts 0, 1, 2, ... along a dimension: all experts, in order."""
     values = index.values if index.is_constant else ()
     return bool(values) and all(bool((v.movedim(dim, -1) == torch.arange(v.shape[dim])).all()) for v in values)
 
 
 @rule("embedding")
 def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> View:
-    """A product with one-hot data; rows by position are a tensor that acts on nothing."""
+    """Returns rows of a matrix, selected by the integer input or by constant positions.
+
+    Rows selected by the input are a product with its one-hot encoding: y[b,o] = weight[v,o] onehot[b,v]. Rows selected
+    by constant positions (position embeddings) are a part of the parameter.
+
+    Args:
+        reader: the reader.
+        ids: the indices of the rows.
+        weight: the matrix, one row for each entry of the vocabulary.
+
+    Raises:
+        Unreadable: the indices are neither the integer input nor constants along a single dimension.
+    """
     if ids.is_constant:
         spots = [d for d, dim in enumerate(ids.dims) if dim]
         if len(spots) > 1:
-            raise reader.fail("positions along several axes")
+            raise reader.fail(
+                "an embedding of constant positions that vary along several dimensions; use one dimension"
+            )
         table = select_entries(reader, weight, 0, ids.values[0].flatten())
         return View(table.node, [*(table.dims[0] if d in spots else () for d in range(len(ids.dims))), table.dims[1]])
     if not isinstance(ids.node, DataNode) or ids.node.value.is_floating_point():
-        raise reader.fail("an embedding of what is not the input, or not whole numbers")
+        raise reader.fail("an embedding of ids that are not the integer input; pass the ids to the model as its input")
     number = ids.node.number
     if number not in reader.one_hot:
         count = weight.sizes(0, reader.builds)
@@ -108,38 +149,57 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
 
 @rule("where")
 def where(reader: Reader, condition: View, x: Any, y: Any) -> View:
+    """Returns x where the condition is true, otherwise y."""
     return _masked(reader, condition, reader.operand(x), reader.operand(y))
 
 
 @rule("masked_fill")
 def masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
+    """Returns the value where the mask is true, otherwise x."""
     return _masked(reader, mask, reader.operand(value), x)
 
 
 def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
-    """x where the mask is true, else y."""
+    """Returns x where the mask is true, otherwise y; one of them is a constant.
+
+    The result is read as the other one unchanged, with a note that the mask is left out.
+
+    Raises:
+        Unreadable: the mask is computed, both are signals, or the constant is neither 0 nor a large negative number.
+    """
     if not mask.is_constant:
-        raise reader.fail("a choice by what is computed")
+        raise reader.fail("the mask depends on computed values, which no equation can express; use a constant mask")
     if not (x.is_constant or y.is_constant):
-        raise reader.fail("a choice between two signals")
+        raise reader.fail("selects between two signals; multiply each by a constant mask and add them")
     check_shares(reader, mask.values)
     m = mask.values[0].bool()
     m, kept, value = (m, x, y.values[0]) if y.is_constant else (~m, y, x.values[0])
     if float(value.max()) >= -1e3 and not m.all() and float(value.abs().max()) > 0:
-        raise reader.fail("entries are set to a constant")
+        raise reader.fail("sets entries to a constant; only 0 and values below -1000 (masks of a softmax) can be read")
     note = "" if m.all() else "a mask is left out"
     return same_size(reader, spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note=note)
 
 
 @rule("gather")
 def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
-    """Scores of the chosen experts, in the order of the experts."""
+    """Returns the scores of the selected experts, as the scores at the largest and zero at the others.
+
+    Args:
+        reader: the reader.
+        x: the scores of all experts.
+        dim: the dimension of the experts.
+        index: the selected experts, from a top-K that was recorded with all experts.
+
+    Raises:
+        Unreadable: the index does not count all experts in order.
+    """
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
     if not _ordered(index, dim) or len(over) > 1 or index.values[0].shape[dim] != k[0]:
-        raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
+        raise reader.fail("gathers the scores of some experts only; let build take K, which is traced with K = M")
     return _largest(reader, x, over, (reader.chosen or k)[0])
 
 
 @rule("take_along_dim")
 def take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
+    """Returns the same as ``gather``."""
     return gather(reader, x, dim, indices)

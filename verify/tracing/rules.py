@@ -1,4 +1,8 @@
-"""Rows of the table for products, sums, and functions along dimensions. Read next: ``products.py``."""
+"""Rules that read products, convolutions, sums, means, powers and pooling as equations.
+
+Each rule gets the reader and the arguments of a torch call, with views in place of tensors, and returns the view of
+the result. Read next: ``products.py`` (contractions), ``elementwise.py`` (sums and elementwise products).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from .reading import Reader
 
 @rule("linear")
 def linear(reader: Reader, x: View, weight: View, bias: View | None = None) -> View:
+    """Returns ``x @ weight.T + bias``."""
     lead = list(range(len(x.dims) - 1))
     out = contract(reader, [(weight, ["o", "i"]), (x, [*lead, "i"])], [*lead, "o"])
     return out if bias is None else added(reader, [out, bias])
@@ -29,6 +34,7 @@ def linear(reader: Reader, x: View, weight: View, bias: View | None = None) -> V
 
 @rule("matmul", "bmm", "mm", "mv", "dot")
 def matmul(reader: Reader, a: View, b: View) -> View:
+    """Returns ``a @ b`` for vectors, matrices and batches of matrices, whose batch dimensions are broadcast."""
     n = max(len(a.dims), len(b.dims), 2) - 2
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
@@ -37,7 +43,7 @@ def matmul(reader: Reader, a: View, b: View) -> View:
 
 @rule("bilinear")
 def bilinear(reader: Reader, a: View, b: View, weight: View, bias: View | None = None) -> View:
-    """A matrix for each entry, between two signals."""
+    """Returns y[o] = sum over i, j of weight[o,i,j] a[i] b[j], plus the bias."""
     lead = list(range(len(a.dims) - 1))
     one = contract(reader, [(weight, ["o", "i", "j"]), (a, [*lead, "i"])], [*lead, "o", "j"])
     out = contract(reader, [(one, [*lead, "o", "j"]), (b, [*lead, "j"])], [*lead, "o"])
@@ -46,6 +52,7 @@ def bilinear(reader: Reader, a: View, b: View, weight: View, bias: View | None =
 
 @rule("einsum")
 def einsum(reader: Reader, equation: str, *rest: Any) -> View:
+    """Returns the einsum of the operands, which are separate arguments or one list."""
     operands = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
     left, _, out = equation.partition("->")
     return contract(reader, list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
@@ -62,16 +69,33 @@ def convolution(
     *rest: Any,
     **words: Any,
 ) -> View:
-    """Patches, (places, channels, kernel), are the signal along places times constants, and the kernel a matrix on
-    them: y[o,p] = W[o,c,k] C[p,k,q] x[c,q]."""
+    """Returns a convolution, or transposed convolution, as a product with constants.
+
+    A constant C[p,k,q], which is 1 where kernel entry k links output position p to input position q, gathers the
+    patches; the kernel is a matrix that acts on them: y[o,p] = W[o,c,k] C[p,k,q] x[c,q]. Several spatial dimensions
+    are gathered one after the other.
+
+    Args:
+        reader: the reader.
+        x: the input, with a batch dimension.
+        weight: the kernel.
+        bias: the bias, if any.
+        stride: number for all spatial dimensions, or one for each.
+        padding: likewise, or "same" or "valid".
+        rest: further positional arguments, in the order of torch.
+        words: further keyword arguments (dilation, groups, output_padding).
+
+    Raises:
+        Unreadable: the input has no batch dimension.
+    """
     transposed = "transpose" in reader.name
     names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     given = {"groups": 1, "dilation": 1} | dict(zip(names, rest, strict=False)) | words
     n = len(weight.dims) - 2
     if len(x.dims) != n + 2:
-        raise reader.fail("a convolution without a batch")
+        raise reader.fail("a convolution of an input without a batch dimension; add one, as x[None]")
     groups = reader.vector(given["groups"])
-    if c := int(max(groups) > 1):  # side by side
+    if c := int(max(groups) > 1):  # grouped: channels become (groups, channels of a group)
         x, weight = _apart(reader, x, 1, groups), _apart(reader, weight, 0, groups)
     lead, taps, here = ["b", *["g"] * c, "i"], [f"k{d}" for d in range(n)], [f"p{d}" for d in range(n)]
     patches, keys = x, [*lead, *(f"q{d}" for d in range(n))]
@@ -79,7 +103,7 @@ def convolution(
         sizes = reader.shapes[0][0][2 + d], weight.sizes(2 + c + d, 1)[0], x.sizes(2 + c + d, 1)[0]
         step, pad, wide = (_each(v, d, n) for v in (stride, padding, given["dilation"]))
         pad = (sizes[1] - 1) * wide // 2 if pad == "same" else 0 if pad == "valid" else pad
-        if (sizes[1], step, pad) == (1, 1, 0):  # every place by itself
+        if (sizes[1], step, pad) == (1, 1, 0):  # output position = input position
             here[d] = f"q{d}"
             continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
@@ -95,12 +119,24 @@ def convolution(
 
 
 def _each(given: Any, d: int, n: int) -> Any:
-    """Of a number for each of n dimensions, or for all, that of one."""
+    """Returns the number for dimension d, given one number for all n dimensions or a list with one for each.
+
+    Examples:
+        >>> _each((2, 3), 1, 2), _each(4, 1, 2)
+        (3, 4)
+    """
     return given[d if len(given) == n else 0] if isinstance(given, list | tuple) else given
 
 
 def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
-    """A dimension as groups, and what is inside of one."""
+    """Splits dimension d of a view into (groups, size of a group).
+
+    Args:
+        reader: the reader.
+        x: the view.
+        d: the dimension.
+        groups: number of groups at every build.
+    """
     sizes = [x.sizes(k, reader.builds) for k in range(len(x.dims))]
     shapes = []
     for b, g in enumerate(groups):
@@ -114,23 +150,34 @@ def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
 
 @rule("add")
 def add(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
+    """Returns ``a + alpha * b``."""
     return added(reader, [reader.operand(a), reader.operand(b) if alpha == 1 else multiply(reader, b, alpha)])
 
 
 @rule("sub")
 def sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
-    """A sum with the negative."""
+    """Returns ``a - alpha * b``."""
     return add(reader, a, negative(reader, b), alpha)
 
 
 @rule("neg")
 def negative(reader: Reader, x: Any) -> View:
+    """Returns ``-x``: a constant if x is one, otherwise x times -1."""
     y = reader.operand(x)
     return reader.constant([-v for v in y.values]) if y.is_constant else multiply(reader, y, -1)
 
 
 @rule("sum", "mean")
 def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> View:
+    """Returns the sum over dimensions, or the mean: the sum divided by the number of entries at every build.
+
+    Args:
+        reader: the reader.
+        x: the view.
+        dim: a dimension, several, or None for all.
+        keepdim: whether the dimensions stay, with size 1.
+        dtype: ignored.
+    """
     n = len(x.dims)
     gone = sorted(d % n for d in (range(n) if dim is None else [dim] if isinstance(dim, int) else dim))
     factor = (1.0,) * reader.builds
@@ -145,13 +192,16 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
 
 @rule("lerp")
 def interpolated(reader: Reader, a: View, b: View, weight: Any) -> View:
-    """a + weight (b - a)"""
+    """Returns ``a + weight * (b - a)``."""
     return added(reader, [a, multiply(reader, weight, sub(reader, b, a))])
 
 
 @rule("prelu")
 def kinked(reader: Reader, x: View, weight: View) -> View:
-    """x above zero, and below it x times a weight."""
+    """Returns prelu(x): x where it is positive, otherwise x times ``weight`` (one number, or one for each channel).
+
+    prelu(x)  ->  relu(x) + weight * -relu(-x)
+    """
     below = function_of(reader, "relu", negative(reader, x), torch.relu)
     slope = View(weight.node, [*weight.dims, *[()] * (len(x.dims) - 2)]) if any(weight.dims) else weight
     return added(reader, [function_of(reader, "relu", x, torch.relu), multiply(reader, slope, negative(reader, below))])
@@ -159,30 +209,56 @@ def kinked(reader: Reader, x: View, weight: View) -> View:
 
 @rule("mul")
 def multiply(reader: Reader, a: Any, b: Any) -> View:
+    """Returns the elementwise product ``a * b``."""
     return multiplied(reader, reader.operand(a), reader.operand(b))
 
 
 @rule("div")
 def divide(reader: Reader, a: Any, b: Any) -> View:
+    """Returns ``a / b`` for a constant b. (Norms and normalised gates are recognised before, in ``regions.py``.)
+
+    Raises:
+        Unreadable: b is a signal.
+    """
     x, y = reader.operand(a), reader.operand(b)
     if y.is_constant:
         return scaled(reader, x, reader.constant([1 / v for v in y.values]))
-    raise reader.fail("a division by a signal that is no norm and no sum of gates; no equation says this")
+    why = "a division by a signal that is neither a norm nor a sum of gates, which no equation can express; "
+    raise reader.fail(why + "use a norm or a softmax, or give the equations with --network")
 
 
 @rule("pow", "square")
 def power(reader: Reader, x: View, exponent: Any = 2) -> View:
+    """Returns x to an integer power from 2 to 8, as a product.
+
+    Raises:
+        Unreadable: another exponent.
+    """
     if isinstance(exponent, View) and exponent.is_constant and not exponent.dims:
         exponent = float(exponent.values[0])
     if exponent in range(2, 9):
         return multiplied(reader, x, x if exponent == 2 else power(reader, x, exponent - 1))
-    raise reader.fail(f"a power {exponent} of a signal; no equation says this")
+    why = f"the power {exponent} of a signal, which no equation can express; "
+    raise reader.fail(why + "use an integer power from 2 to 8, or give the equations with --network")
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> View:
-    """The largest of places: homogeneous of degree one, with a kink, as relu and a sum of places. Which, the call says
-    of unit vectors; it must be positive where the sum is, and no larger."""
+    """Reads max pooling as the sum over each window of relu(x).
+
+    Like the maximum, this is homogeneous of degree one and has a kink. The call itself, applied to unit vectors, tells
+    which positions belong to a window.
+
+    Args:
+        reader: the reader.
+        x: the signal.
+        kernel: window size.
+        stride: distance of windows; the window size if None.
+        padding: padding of the positions.
+
+    Raises:
+        Unreadable: the maximum is larger than the sum, or one of them is positive where the other is not.
+    """
     assert reader.call is not None
     n = int(reader.name[-2])
     given, function = (kernel, stride or kernel, padding), reader.call.function
@@ -194,7 +270,8 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     relu = function_of(reader, "relu", x, torch.relu)
     y = contract(reader, [(operand, [*places[-n:], *out[-n:]]), (relu, places)], out)
 
-    wrong = reader.fail("the equations give other numbers than this call; its rule does not hold here")
+    why = "the equations give other values than this call, so its rule is wrong here; use other calls, or --network"
+    wrong = reader.fail(why)
 
     def exact(total: Tensor, v: Tensor) -> Tensor:
         most = y.from_torch(function(x.to_torch(v), *given), total)
@@ -202,6 +279,8 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
             raise wrong
         return most
 
-    node = y.node.derive(SameSize, reader.where, note="max pooling is read as relu and a mean", exact=exact)
+    node = y.node.derive(
+        SameSize, reader.where, note="max pooling is read as relu and a sum over each window", exact=exact
+    )
     node.sources += ((x.node, x.node.slots),)
     return View(node, y.dims)

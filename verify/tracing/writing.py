@@ -1,6 +1,7 @@
-"""The text of a network from a graph: an equation for a node, a function for each kind of node.
+"""Writes the graph of a module as the text of a network (TOML): one equation for each node.
 
-Read next: ``naming.py`` (axes, letters, symbols), ``models.py`` (who asks), ``docs/networks.md`` (what the text says).
+There is one function for each kind of node. Read next: ``naming.py`` (names of axes, indices and tensors),
+``models.py`` (uses the text), ``docs/networks.md`` (the language).
 """
 
 from __future__ import annotations
@@ -38,21 +39,27 @@ GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
     "normed_topk_sigmoid": "K", "normed_topk": "K", "normed_sigmoid_topk": "M",
 }  # fmt: skip
-"""Functions of gates, and the axis by whose size the values of each are smaller than 1."""
+"""Functions of router scores, and the axis by whose size their values are smaller than 1 (1/M for a softmax)."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
+"""Note on a function of router scores."""
 Sides = tuple[Iterable[str], str]
-"""Of an equation the letters of its left side, and the right side."""
+"""An equation: the indices of its left side, and its right side as text."""
 
 
 class Writer:
-    """One network's text.
+    """The text of one network.
 
     Attributes:
-        names: of what is written. lines: left sides, right sides and the nodes of the equations.
-        factors: of every multiplier, the powers that the module itself brings. multiplied: by parameter the
-            same, where it stands beside that parameter alone. beside: the same of every parameter of a product.
-        scales: of every multiplier the module, the powers, and the parameters of its product.
-        acts: of every parameter the growing axes along which its uses sum. held: powers of the values of gates.
+        name: name of the network.
+        names: names of axes, indices and tensors.
+        lines: the equations, as (left side, right side, node).
+        notes: notes on what the equations change or leave out, as (path of the module, text).
+        factors: for each multiplier, the path of the module and the powers of the sizes that the module multiplies by.
+        multiplied: for each parameter, the powers of the sizes that the module multiplies by directly at it.
+        beside: the same for every parameter that occurs in a product, by its original name.
+        scales: for each multiplier, the path of the module, the powers, and the parameters of its product.
+        acts: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
+        held: for each node that holds gates, the powers of the sizes that their values are proportional to.
     """
 
     def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
@@ -74,7 +81,7 @@ class Writer:
         self.factors = _multipliers(self)
 
     def text(self) -> str:
-        """The network as TOML."""
+        """Returns the network as TOML."""
         width = max(len(left) for left, _, _ in self.lines)
         equations = "\n".join(f"{left:<{width}} = {right}" for left, right, _ in self.lines)
         used = set(re.findall(r"(?<=[\[,; ])\w(?=[\],)])", equations))
@@ -92,14 +99,23 @@ class Writer:
 
 
 def _product(writer: Writer, node: ContractionNode) -> Sides:
-    """Gates stand left of tensors, tensors left of what they act on."""
+    """Returns the equation of a product, in the order: multiplier, gates, parameters, the signal they act on.
+
+    Parameters are ordered so that the first one to act on the signal stands next to it: ``alpha gate[e] V[a,b] h[b]``.
+
+    Raises:
+        Unreadable: it has no signal, or a factor that is not a power of the sizes.
+        Scaled: no parameter can absorb the factor.
+    """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
     letters = names.letters({x: node.labels[x] for x in labels})
     tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
-        raise node.fail("a product of weights alone")
+        raise node.fail(
+            "a product of parameters without a signal; multiply them with a signal one by one, as a @ (b @ x)"
+        )
     private = {
         x
         for k, (_, mine) in enumerate(tensors)
@@ -111,7 +127,7 @@ def _product(writer: Writer, node: ContractionNode) -> Sides:
     if tensors and not core:
         gates, core = gates[:-1], gates[-1:]
     rest, chain, have = list(tensors), list[Any](), {x for _, mine in signals for x in mine}
-    while rest:  # those nearest to the signals act first
+    while rest:  # append to the left the next parameter that acts
         free = [[x for x in m if x in have and x not in node.out] for _, m in rest]
         others = [{x for j, (_, m) in enumerate(rest) if j != k for x in m} for k in range(len(rest))]
         acts = [k for k in range(len(rest)) if set(free[k]) - others[k]]
@@ -130,7 +146,8 @@ def _product(writer: Writer, node: ContractionNode) -> Sides:
     tied = any(f and writer.acts[c.name] - {f} for c, mine in tensors for f in [_summed(names, node, mine)])
     powers = fit_powers(node.factor, names.builds) if node.factor else {}
     if powers is None:
-        raise node.fail(f"a factor that is {node.factor} at the builds is no power of the sizes")
+        why = f"multiplies by {node.factor} at the sizes that were built, which is not a power of the sizes; "
+        raise node.fail(why + "multiply by a power of them")
     own = dict(powers)
     for c, mine in signals:
         for axis, power in writer.held.get(c.number, {}).items():
@@ -148,7 +165,7 @@ def _product(writer: Writer, node: ContractionNode) -> Sides:
 
 
 def _sum(writer: Writer, node: TracedNode) -> Sides:
-    """Terms, each with the constant that repeats it."""
+    """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
     names = writer.names
     letters, terms = names.name_slots(node), []
     for t, labels in node.sources:
@@ -164,7 +181,10 @@ def _sum(writer: Writer, node: TracedNode) -> Sides:
 
 
 def _shift(writer: Writer, node: Shift) -> Sides:
-    """A constant is added, along axes that grow one number; or one and a frozen tensor, where it differs there."""
+    """Returns the equation of a signal plus a constant.
+
+    The constant has the same value along axes that grow; if it varies there, a frozen tensor is added, too.
+    """
     names = writer.names
     letters = names.name_slots(node)
     terms = [
@@ -180,14 +200,18 @@ def _shift(writer: Writer, node: Shift) -> Sides:
 
 
 def _function(writer: Writer, node: FunctionNode) -> Sides:
-    """A function, with the letter along which it goes."""
+    """Returns the equation of a function, with the index that it acts along: ``y[a] = rmsnorm(x[a]; a)``.
+
+    Raises:
+        Unreadable: the language does not have the function, or it is a top-K along an axis other than M.
+    """
     names = writer.names
     name, letters = node.name, names.name_slots(node)
     along = [k for k in node.over if letters[k]]
     grow = [k for k in along if names.is_growing(node.indices[k])]
     if len(along) > 1:
-        alone = f"divided by its rms over batch and places ({len(along)} axes that do not grow, read as one)"
-        one = f"{name} over {len(along)} axes is read as over {'the one that grows' if grow else 'the first'}"
+        alone = f"divided by its rms over batch and positions ({len(along)} axes that do not grow, read as one)"
+        one = f"{name} over {len(along)} axes is read as {name} over {'the one that grows' if grow else 'the first'}"
         writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
     over = letters[(grow or along)[0]] if along else ""
     if name in GATES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
@@ -196,9 +220,9 @@ def _function(writer: Writer, node: FunctionNode) -> Sides:
         writer.held[node.number] = {axis: Fraction(-1)} if axis else {}
         name, over = "gate", ""
     elif isinstance(node, Selection):
-        raise node.fail("a top-K along an axis that is not M; build(sizes) must take M")
+        raise node.fail("a top-K along an axis other than M; let build(sizes) take M, the number of experts")
     if name not in FUNCTIONS or (node.over and name in NAMES):
-        raise node.fail(f"{name} is no function of the equations; give them with --network")
+        raise node.fail(f"{name} is no function of the equations; give the equations with --network")
     mine = [letters[x] for x in node.sources[0][1]]
     inner = (
         _acting(writer, node.source, mine)
@@ -209,20 +233,24 @@ def _function(writer: Writer, node: FunctionNode) -> Sides:
 
 
 def _pick(writer: Writer, node: Pick) -> Sides:
-    """One entry of an axis that does not grow is as all of them."""
+    """Returns the equation of one entry along an axis that does not grow, which is written as the sum of all of them.
+
+    Raises:
+        Unreadable: the axis grows.
+    """
     names = writer.names
     index, letters = node.source.indices[node.slot], names.name_slots(node.source)
     if names.is_growing(index):
-        raise node.fail(f"one entry of the axis {names.find_axis(index)}")
+        raise node.fail(f"reads one entry of the axis {names.find_axis(index)}, which grows; use all of its entries")
     left = [x for k, x in enumerate(letters) if k != node.slot]
     return left, names.write_tensor(node.source, letters)
 
 
 def _statement(writer: Writer, node: TracedNode) -> Sides:
-    """Return the equation of a node.
+    """Returns the equation of a node.
 
     Raises:
-        Unreadable: No equation says what it is.
+        Unreadable: no equation can express it.
     """
     match node:
         case ContractionNode():
@@ -232,16 +260,20 @@ def _statement(writer: Writer, node: TracedNode) -> Sides:
         case Shift():
             return _shift(writer, node)
         case FewChosen():
-            raise node.fail("a top-K that leaves experts out (let build take K, which is read with K = M)")
+            raise node.fail("a top-K that leaves experts out; let build take K, which is read with K = M")
         case FunctionNode():
             return _function(writer, node)
         case Pick():
             return _pick(writer, node)
-    raise node.fail(f"{node}: no equation says this")
+    raise node.fail(f"no equation can express {node}; give the equations with --network")
 
 
 def _trained(writer: Writer, root: TracedNode) -> str:
-    """The scalar that is trained: the output, summed over what does not grow, read by a tensor where it grows."""
+    """Returns the right side of the scalar output f, which is summed over all indices of the module's output.
+
+    If the output has axes that grow, a readout parameter is added for them: ``f = Readout[a] h[a]``. If it has an axis
+    of the input (the vocabulary of tied embeddings), it is multiplied by the data.
+    """
     names = writer.names
     letters = names.name_slots(root)
     grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.is_growing(index)]
@@ -249,7 +281,7 @@ def _trained(writer: Writer, root: TracedNode) -> str:
     of = {x.root(): letter for x, letter in zip(root.indices, letters, strict=True)}
     if grows:
         readout = names.reserve_name("Readout")
-        writer.notes.append(("", f"the output grows: {readout} stands for what reads it"))
+        writer.notes.append(("", f"the output grows: {readout} stands for the layer that reads it"))
         text = f"{readout}[{','.join(grows)}] {text}"
     elif any(names.find_axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
         rest = [x.root() for x in names.data.indices if x.root() not in of]
@@ -260,27 +292,47 @@ def _trained(writer: Writer, root: TracedNode) -> str:
 
 
 def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
-    """A tensor that is added acts on a constant, which has the letters that it lacks."""
+    """Returns the term of a parameter that is added: the parameter times a constant with the indices that it lacks.
+
+    Args:
+        names: names of axes, indices and tensors.
+        node: the parameter.
+        mine: its indices.
+        there: the indices of the sum.
+
+    Raises:
+        Unreadable: it is no single parameter, or a scalar and the input has no fixed axis to sum over.
+    """
     if not isinstance(node, Parameter):
-        raise node.fail("a sum or product of weights is added to a signal")
+        raise node.fail("adds a sum or product of parameters to a signal; add a single parameter")
     lacks = [x for x in there if x and x not in mine]
-    if not any(mine):  # a number has a letter of the data
+    if not any(mine):  # a scalar gets an index of the data, which is summed over
         own = [
             x
             for x, index in zip(names.name_slots(names.data), names.data.indices, strict=True)
             if not names.is_growing(index)
         ]
         if not (free := [x for x in own if x and x not in lacks]):
-            raise refused(node.name, "a number beside data that grow; no equation says it")
+            why = "a scalar parameter in a model whose input has no axis of fixed size left; make it a vector"
+            raise refused(node.name, why)
         mine, lacks = free[-1:], [*lacks, free[-1]]
     return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
 def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
-    """A parameter that acts on nothing (a gain that is a number, what a function takes), as on a constant."""
+    """Writes a parameter that acts on no signal (a scalar gain, the argument of a function) as a signal.
+
+    A line such as ``w_gain[a] = w[a] C`` is added, in which the parameter acts on a constant; the result is the text
+    of the new signal with the given indices.
+
+    Raises:
+        Unreadable: more than one axis of the parameter grows.
+    """
     names = writer.names
     if sum(map(names.is_growing, node.indices)) > 1:
-        raise refused(node.name, "a function of a matrix; no equation says it")
+        raise refused(
+            node.name, "a function of a matrix, which no equation can express; apply the function to a signal"
+        )
     if node.number not in names.signals:
         names.signals[node.number] = names.reserve_name(f"{names.name_parameter(node).lower()}_gain")
         writer.lines.append(
@@ -290,7 +342,10 @@ def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
 
 
 def _fan_ins(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
-    """Of every parameter the growing axes along which its uses sum; one that differs is tied."""
+    """Returns, for each parameter, the growing axes that each of its uses sums over.
+
+    A parameter with several different sets is tied: it acts in different ways.
+    """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
         if isinstance(node, ContractionNode) and not node.weight:
@@ -301,17 +356,27 @@ def _fan_ins(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set
 
 
 def _summed(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
-    """The growing axes of these labels that a product sums over."""
+    """Returns the growing axes among these labels that a product sums over."""
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
 
 def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
-    """A factor of the module beside a tensor, in all of its uses: its numbers are those of the tensor itself."""
+    """Records a factor of the module that a single parameter absorbs: the factor is the same in all uses of it.
+
+    Args:
+        writer: the writer.
+        node: the product.
+        tensors: its parameters.
+        own: the factor, as powers of the sizes.
+
+    Raises:
+        Scaled: the product has no single parameter, or another use of the parameter has another factor.
+    """
     if any(writer.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
         there = own or next(x for c, _ in tensors if (x := writer.beside[c.name]))
-        why = f"the module multiplies by {_shown(there)}, beside no one tensor in all of its uses; multiply where "
-        why += "the sum is made that needs it, as in t * ((x @ y) / n), or leave it out"
+        why = f"the module multiplies by {_shown(there)} where no single parameter can absorb it in all of its uses; "
+        why += "multiply directly at the sum that needs it, as in t * ((x @ y) / n), or leave the factor out"
         raise Scaled(f"{node.where or 'model'}: {why}")
     if own:
         name = tensors[0][0].name
@@ -319,7 +384,10 @@ def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Power
 
 
 def _multipliers(writer: Writer) -> dict[str, tuple[str, Powers]]:
-    """What the module multiplies by at every multiplier, beside tensors that have a factor of it in them already."""
+    """Returns, for each multiplier, the path of the module and the powers of the sizes that it multiplies by.
+
+    Factors that the parameters of the product absorb already are divided out.
+    """
     factors = {}
     for name, (where, own, tensors) in writer.scales.items():
         for powers in (writer.beside.get(x, {}) for x in tensors):
@@ -329,9 +397,11 @@ def _multipliers(writer: Writer) -> dict[str, tuple[str, Powers]]:
 
 
 def _table(entries: Mapping[str, str]) -> str:
+    """Returns an inline table of TOML."""
     rows = (f"{k if k.isascii() else json.dumps(k, ensure_ascii=False)} = {json.dumps(v)}" for k, v in entries.items())
     return "{ " + ", ".join(rows) + " }"
 
 
 def _shown(powers: Powers) -> str:
+    """Returns powers as text, such as "N^-1 M^1/2"."""
     return " ".join(f"{axis}^{power}" for axis, power in powers.items()) or "1"
