@@ -708,7 +708,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
             3,
             "no ray leads from base to target",
         ),
-        ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
+        ({"N": 2}, {"N": 6}, 3, "no 3 evenly spaced whole sizes"),
         ({"N": 32, "M": 4}, {"N": 128, "M": 8}, 3, "M is to grow 2 times by one factor, as to M=16, or"),
     ):
         with pytest.raises(UsageError, match=said):
