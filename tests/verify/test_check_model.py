@@ -448,6 +448,8 @@ def test_rules_name_parameters_and_settings():
     for rules, said in (
         ({"neither": {"lr": Power()}}, "no tensor named 'neither'"),
         ({"both.weight": {"rate": Power()}}, "no setting named 'rate'. known: init_std, lr"),
+        ({"both.weight[1]": {"lr": "N^-1"}}, "rules of 'both.weight.1.' are {'lr': 'N.-1'}; give powers by setting"),
+        ({"both.weight": 3}, "rules of 'both.weight' are 3; give powers by setting"),
     ):
         with pytest.raises(UsageError, match=said):
             check_model(build, "N=32", "N=128", seeds=4, rules=rules)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.optimizer_reading import OptimizerInput, parameter_of
 from scaling_algebra.spec.powers import Power
@@ -61,10 +61,15 @@ def replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> 
         rules: tensor, part of one, or parameter of several parts -> ``init_std`` or ``lr`` -> power.
 
     Raises:
-        UsageError: no such tensor or setting.
+        UsageError: no such tensor or setting, or a value that is not a power.
     """
     tensors = dict(numbers.tensors)
     for name, powers in rules.items():
+        if not isinstance(powers, Mapping) or not all(isinstance(x, Power) for x in powers.values()):
+            said = quote_value(powers)
+            raise UsageError(
+                f"rules of {name!r} are {said}; give powers by setting, such as {{'lr': Power.parse('N^-1')}}"
+            )
         parts = [role for role in tensors if parameter_of(role) == name] or [name]
         for role in parts:
             check_names("setting", powers, [what for what in ("init_std", "lr") if what in numbers[role]])
