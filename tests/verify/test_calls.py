@@ -224,7 +224,9 @@ SPELLINGS = {
         lambda m, h: m.u(torch.cat(halves(y := m.v(h))[::-1], -1)) * m.w(y) + y, "u v", "has: w[",
     ),
     "order: a half is lost": (
-        lambda m, h: m.w((y := m.v(h)) + torch.cat([-halves(y)[0], halves(y)[1]], -1)), "v", "refused: is not a rotation",
+        lambda m, h: m.w((y := m.v(h)) + torch.cat([-halves(y)[0], halves(y)[1]], -1)),
+        "v",
+        "refused: is not a rotation",
     ),
     "order: halves meet": (
         lambda m, h: m.w((y := m.v(h)) + torch.cat(halves(y)[::-1], -1)), "v", "refused: is not a rotation",
@@ -443,9 +445,7 @@ ORDERS = {
 @pytest.mark.parametrize("kind", ORDERS)
 def test_a_signal_that_meets_its_own_entries_in_another_order(kind, how):
     """Swapped halves were read as the signal itself; rotary positions are, on average, and so are halves in order."""
-    refused = (
-        "refused: permuted copy of itself|a copy whose entries are partly negated"
-    )
+    refused = "refused: permuted copy of itself|a copy whose entries are partly negated"
     reading = "has: v[" if kind in ("rotated", "in parts", "in order") else refused
     check(build(lambda m, h: MET[how](m, y := m.v(h), ORDERS[kind](m, y)), "v"), reading)
 
