@@ -12,6 +12,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the parent wait
 RUN = """
 import atexit, ctypes, os, posix, signal, sys, time
 from scaling_algebra.supervision import supervise
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts with "&", nohup SIGHUP
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def run():
     {code}
     print("answer")
