@@ -83,6 +83,43 @@ def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
     assert (len(record(model, *watch.inputs, strict=False).calls) > calls) == hit
 
 
+class TwoTowers(nn.Module):
+    """Scores of pairs of a user and an item: the second input selects rows of a table, which a user is dotted with."""
+
+    def __init__(self, n, how):
+        super().__init__()
+        self.users, self.items, self.mid, self.how = nn.Embedding(32, n), nn.Embedding(48, n), nn.Linear(n, n), how
+
+    def forward(self, users, items):
+        user, item = F.relu(self.mid(self.users(users))), self.items(items)
+        return (user * item).sum(-1) if self.how == "mul" else torch.einsum("tn,tn->t", user, item)
+
+
+def two_towers(how):
+    return lambda sizes: (TwoTowers(sizes["N"], how), (torch.arange(9), torch.arange(9) * 5))
+
+
+@pytest.mark.parametrize("how", ["mul", "einsum"])
+def test_a_product_is_measured_where_it_is_summed_whatever_the_calls(how):
+    """What a table makes is the score, neither the rows that ids select nor products of entries."""
+    model, inputs = two_towers(how)({"N": 16})
+    model = model.double()
+    watch = TrainingWatch(model, (inputs, {}), trace_equations(two_towers(how)))
+    with torch.no_grad():
+        user, item = F.relu(model.mid(model.users(inputs[0]))), model.items(inputs[1])
+        model.items.weight.mul_(3)
+        now, score = watch(), (user * item).sum(-1).square().mean().sqrt()
+    assert now["items.weight.init"] == pytest.approx(float(score))
+    assert now["items.weight.update"] == pytest.approx(2 * float(score)) and now["items.weight.propagating"] == 0
+
+
+@pytest.mark.parametrize("rules", [{}, {"items.weight": {"init_std": Power()}}])
+def test_two_towers_of_ids_are_checked_and_a_planted_start_is_found(rules):
+    report = check_model(two_towers("mul"), "N=32", "N=256", seeds=4, rules=rules)
+    refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+    assert ("items.weight.init" in refuted) if rules else not refuted, str(report)
+
+
 class RestlessModel(nn.Module):
     def __init__(self, n):
         super().__init__()

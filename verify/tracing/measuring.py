@@ -82,7 +82,8 @@ class TrainingWatch:
         """Classifies the tensors of the first recording; returns ``weights``, ``chosen`` and ``products``."""
         run = self.first
         weights = {number: frozenset([name]) for number, name in run.parameters.items()}
-        signals, chosen = set(run.inputs), set[int]()
+        unread = bool(self.traced.network.unread)  # in equations every input but the first is a constant
+        signals, chosen = {x for x, place in run.inputs.items() if unread or place == 0}, set[int]()
         norms: dict[int, frozenset[str]] = {}  # signals made of parameters alone, with the names of these
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
@@ -90,7 +91,7 @@ class TrainingWatch:
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
             if held and made and not acted:
-                bent = [x for x in held if not (self.traced.network.unread or _is_affine(call, x, run))]
+                bent = [x for x in held if not (unread or _is_affine(call, x, run))]
                 acted = self.read_as_signals[call.key] = [
                     x for x in held if x in bent or _is_summed_by_matrix(call, x, held, run)
                 ]
@@ -228,7 +229,8 @@ class TrainingWatch:
         for name, calls in self.products.items():
             for key, (call, number) in zip(self._list_keys(name, len(calls)), calls, strict=False):
                 if key:
-                    for part, size in self._measure_parts(name, call, number, there).items():
+                    later = self._find_later_calls(call, self._product_signals.get(key, ()))
+                    for part, size in self._measure_parts(name, call, number, later, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
         def change(ref: Ref, later: Tensor | None) -> list[float]:
@@ -263,7 +265,35 @@ class TrainingWatch:
                 tensors |= {a.number: now.tensors[b.number] for a, b in pairs}
         return replace(now, tensors=tensors)
 
-    def _measure_parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
+    def _find_later_calls(self, call: TorchCall, signals: Sequence[str]) -> list[tuple[int, TorchCall]]:
+        """Returns the calls after a product that belong to the same product in the equations, as the sum of
+        ``(w * x).sum(-1)``, each with the number of the tensor that it takes.
+
+        Args:
+            call: the call that multiplies.
+            signals: the signals in the equations that the product makes.
+
+        Returns:
+            The calls in order. Empty if the call makes the signal itself, or if a call in between takes other tensors.
+        """
+        ends = {self.traced.calls[x][:3] for x in signals if x in self.traced.calls}
+        if not ends or call.key in ends:
+            return []
+        later: list[tuple[int, TorchCall]] = []
+        (number, *_) = _list_numbers(call.result)
+        for x in self.first.calls[self.first.calls.index(call) + 1 :]:
+            if number in (taken := _list_numbers(_get_inputs(x))):
+                if taken != [number]:
+                    break
+                later.append((number, x))
+                if x.key in ends:
+                    return later
+                (number, *_) = _list_numbers(x.result)
+        return []
+
+    def _measure_parts(
+        self, name: str, call: TorchCall, number: int, later: Sequence[tuple[int, TorchCall]], now: Recording
+    ) -> dict[str, float]:
         """Returns the mean squares of W_0 x_0 (init), dW_t x_t (update) and W_0 dx_t (propagating) of one product.
 
         The call is affine in each of its parameters, so the product is its value minus its value with the parameter at
@@ -273,6 +303,7 @@ class TrainingWatch:
             name: the parameter W.
             call: the call that computes the product.
             number: number of the tensor through which the call uses W.
+            later: as from ``_find_later_calls``.
             now: the present recording, numbered like the first.
         """
 
@@ -285,7 +316,10 @@ class TrainingWatch:
                     return run.tensors[n]
                 return self._compute_weight(n, run) if of is None or n != number else of()
 
-            return _rerun(call, value)
+            made = _rerun(call, value)
+            for taken, after in later:
+                made = _rerun(after, {taken: made}.__getitem__)
+            return made
 
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
