@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import OpenDemand
@@ -27,6 +28,8 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
 from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
+from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.sources import ModelOption
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -367,22 +370,54 @@ def test_a_folded_multiplier_trains_as_one_in_the_code():
 class TiedEmbedding(nn.Module):
     """A head tied to the embedding behind a norm with a gain, whose output is divided by a power of the width."""
 
-    def __init__(self, n, power):
+    def __init__(self, n, power, gains):
         super().__init__()
         self.divisor, self.tokens, self.norm = n**power / 8, nn.Embedding(64, n), nn.RMSNorm(n)
+        self.gains = nn.ParameterList(torch.ones(n) for _ in range(gains))
 
     def forward(self, ids):
-        return self.norm(self.tokens(ids)) / self.divisor @ self.tokens.weight.T
+        h = self.norm(self.tokens(ids)) / self.divisor
+        for gain in self.gains:
+            h = h * gain
+        return h @ self.tokens.weight.T
 
 
-@pytest.mark.parametrize(("power", "left"), [(1, 1), (0, 1 / 4)])
-def test_a_multiplier_that_undoes_the_start_of_a_gain_is_not_printed(power, left):
-    """The module divides the gain by the width itself, as MiniCPM does: the gain would start at 4, and what it makes be
-    multiplied by 1/4. Negative control: where it does not, 1/4 is left."""
-    made = plan(lambda z: (TiedEmbedding(z["N"], power), torch.arange(6)), "N=32", "N=128", **GIVEN)
+@pytest.mark.parametrize(("power", "gains", "left"), [(1, 0, 1), (1, 1, 1), (0.5, 0, 1 / 2), (0, 0, 1 / 4)])
+def test_a_factor_behind_a_gain_belongs_to_the_multiplier_that_follows(power, gains, left):
+    """MiniCPM divides by the width behind the gain, as the tied head needs: the gain starts at 1, not 4, and nothing is
+    left to multiply by; a recipe says the same. Negative control: what the module lacks is left."""
+
+    def build(z):
+        return TiedEmbedding(z["N"], power, gains), torch.arange(6)
+
+    made = plan(build, "N=32", "N=128", **GIVEN)
     gain = made["norm.weight"]
     assert made.multipliers == {"scale": left} and gain.fill == 1 and gain.settings["lr"].target == GIVEN["lr"]
-    assert ("multiply scale by 0.25" in str(made)) == (left != 1)
+    assert (f"multiply scale by {left:g}" in str(made)) == (left != 1)
+    option = ModelOption(read_module(build))
+    numbers = recipe("N=32", "N=128", network=option.network)
+    (said,) = option.describe_remaining_factors(numbers.multipliers, numbers.way.base, numbers.way.target)
+    assert said.startswith(f"scale: its factor is 0.25, of which the module applies {0.25 / left:g}; ")
+    assert said.endswith("nothing to do") == (left == 1) and numbers["norm.weight"]["init_std"].factor == 1
+
+
+class DividedGain(nn.Module):
+    """A norm with a gain, divided by the width, before a matrix."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.n, self.first, self.norm = n, nn.Linear(5, n), nn.RMSNorm(n)
+        self.mid, self.head = nn.Linear(n, n, bias=False), nn.Linear(n, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.mid(self.norm(self.first(x)) / self.n)))
+
+
+def test_a_factor_behind_a_gain_belongs_to_the_matrix_that_follows():
+    """Nothing fixes where the matrix starts, but the gain starts at 1: the std of the matrix goes as N^(1/2)."""
+    made = plan(lambda z: DividedGain(z["N"]), "N=32", "N=128", **GIVEN)
+    assert made["norm.weight"].fill == 1 and made["norm.weight"].settings["lr"].factor == 1
+    assert made["mid.weight"].settings["init_std"].factor == 2 and made["mid.weight"].settings["lr"].factor == 1
 
 
 @pytest.mark.parametrize(("rule", "rate", "eps"), [("sgd", 1 / 4, None), ("adamw", 1 / 2, 2), ("muon", 1 / 2, None)])

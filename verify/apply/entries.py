@@ -22,7 +22,7 @@ from scaling_algebra.verify.tracing.measuring import find_parameters
 from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
 from .exports import describe_matrix_shape
-from .folding import find_fold_target, is_foldable, rescale_settings
+from .folding import find_fold_target, rescale_settings
 from .initial_values import find_structured
 from .modules import Entry, find_weight_norms, iterate_entries
 from .parts import Records, advise_on_parts, describe_parts, merge_settings
@@ -52,19 +52,13 @@ SHAPED = (
 Settings = dict[str, Mapping[str, Setting]]
 
 
-def compute_settings(
-    reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
-) -> tuple[Settings, dict[str, float]]:
+def compute_settings(reading: TracedModel, numbers: Recipe, fold: bool = False) -> tuple[Settings, dict[str, float]]:
     """Returns the numbers to set on the module, which take into account the multipliers that the module already
     applies.
-
-    A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
-    4 followed by a multiplier of 0.25 becomes a gain of 1.
 
     Args:
         reading: the traced module.
         numbers: the recipe for the network of the reading.
-        small: the traced modules, which show the initial values of gains.
         fold: whether missing multipliers are folded into the tensors at the end of their branch.
 
     Returns:
@@ -78,17 +72,11 @@ def compute_settings(
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if isclose(x, 1.0) else x for name, x in left.items()}
     settings = dict(numbers.tensors)
-    for name in [name for name, x in left.items() if x != 1]:
+    for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
         shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
-        if not fold and not all(is_foldable(one, name) for one in shared):
-            continue
-        roles = list(dict.fromkeys(role for one in shared for role in find_fold_target(one, name).roles))
-        undone = (find_uniform_start(small, r) and isclose(settings[r]["init_std"].factor * x, 1) for r in roles)
-        if not (fold or all(undone)):
-            continue
-        for role in roles:
+        for role in dict.fromkeys(role for one in shared for role in find_fold_target(one, name).roles):
             settings[role] = rescale_settings(settings[role], rule / own[name], x, find_optimizer(numbers, role))
         left[name] = 1.0
     return settings, left

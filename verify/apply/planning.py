@@ -180,10 +180,10 @@ def build_plan(
     Raises:
         UsageError: the output does not depend on a parameter, or a multiplier to fold ends in no matrix.
     """
-    settings, left = compute_settings(reading, numbers, small)
+    settings, left = compute_settings(reading, numbers)
     besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
     if fold:
-        settings, left = compute_settings(reading, numbers, small, fold)
+        settings, left = compute_settings(reading, numbers, fold)
     entries = build_entries(model, reading, numbers, settings, small, records, twins)
     warnings = collect_warnings(model, reading, numbers, entries, small, {} if fold else besides)
     buffers = tuple(strip_wrappers(name) for name, _ in model.named_buffers())

@@ -244,8 +244,8 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
 
 
 def _find_common_factor(node: TracedNode) -> Vector:
-    """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
-    of such products share; empty if there is none."""
+    """Returns the factor of a product of signals without a sum along a growing axis, or of a signal and a gain, which
+    starts at one number whatever the sizes are; of a sum, the one that all terms share; empty if there is none."""
     if node.weight or node.exact is not None:
         return ()
     if isinstance(node, SumNode | Pick):
@@ -253,8 +253,9 @@ def _find_common_factor(node: TracedNode) -> Vector:
         return first if all(f == first for f in more) else ()
     if not isinstance(node, ContractionNode):
         return ()
-    takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
-    return () if takes or any(c.weight for c in node.children) else node.factor
+    summed = [index for x, index in node.labels.items() if x not in node.out]
+    takes = bool(summed) if any(c.weight for c in node.children) else any(not index.fixed for index in summed)
+    return () if takes else node.factor
 
 
 @asked_once
