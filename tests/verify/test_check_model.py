@@ -22,12 +22,13 @@ from scaling_algebra.solver import search
 from scaling_algebra.solver.derivation import search_cached
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.blame import find_first_to_blame
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.apply.crossovers import suspend_converging_rows, suspend_crossovers
 from scaling_algebra.verify.apply.interpolation import interpolate_sizes
 from scaling_algebra.verify.apply.loading import load_build
-from scaling_algebra.verify.apply.model_training import rescale_steps
+from scaling_algebra.verify.apply.model_training import measure_gradients, rescale_steps
 from scaling_algebra.verify.apply.suspensions import drop_rerouted_replicas, suspend_rerouted_steps
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
@@ -793,6 +794,35 @@ def test_rates_behind_zeros_are_judged():
     assert (
         short.environment["read"][0].startswith("a.weight") and "not updated in 2 steps" in short.environment["read"][0]
     )
+
+
+class DrawnFactor(nn.Module):
+    """Attention over the input's rows, whose scores have a drawn factor, which is nearly zero under the first seed."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.n, self.first, self.head = n, nn.Linear(5, n, bias=False), nn.Linear(n, 3, bias=False)
+        self.q, self.k = nn.Linear(n, n, bias=False), nn.Linear(n, n, bias=False)
+        self.register_buffer("factor", torch.tensor(1.0 if torch.initial_seed() else 1e-3))
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(((self.q(h) @ self.k(h).T) / self.n * self.factor).softmax(-1) @ h)
+
+
+@pytest.mark.parametrize("share", [1, 1e-3])
+def test_a_gradient_that_is_nearly_zero_at_the_base_refutes_nothing_but_a_wrong_epsilon(share, monkeypatch):
+    """With an epsilon far below all gradients, the first steps of keys and queries do not fall as they should."""
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+
+    def measure_and_shrink(*arguments):
+        return {
+            role: size * (share if role == "k.weight" else 1) for role, size in measure_gradients(*arguments).items()
+        }
+
+    monkeypatch.setattr(checking, "measure_gradients", measure_and_shrink)
+    report = check_model(lambda s: (DrawnFactor(s["N"]), x), "N=16", "N=256", seeds=5)
+    assert ("k.weight.update" in refuted(report)) if share < 1 else not refuted(report), str(report)
 
 
 class Behind(Asleep):

@@ -35,6 +35,8 @@ from .plans import Plan, find_optimizer
 
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
+NEARLY_ZERO = 0.1
+"""A gradient smaller than this share of what it is under other seeds is nearly zero by chance."""
 Kind = Literal["plan", "own", "one"]
 """What trains the model: the plan's numbers, the model's own, or its initial values with one learning rate for all."""
 
@@ -212,12 +214,14 @@ def _get_epsilons(p: Plan) -> dict[str, float]:
 def measure_gradients(
     build: Any, reading: TracedModel, numbers: Recipe, zero: Sequence[str], how: Kind, steps: int
 ) -> dict[str, float]:
-    """Trains at the base and returns the epsilon of every parameter: the largest rms of its gradient over all steps.
+    """Trains at the base under several seeds and returns the epsilon of every parameter: the largest rms of its
+    gradient over all steps, under the first seed with a gradient.
 
-    Where a gradient is zero by chance (all units of a narrow relu are off), further seeds are trained.
+    Where that is nearly zero by chance (units of a narrow relu are off, a drawn factor is small), an epsilon of its
+    size would be negligible under every other seed. The median over the seeds is returned then.
     """
-    found: dict[str, float] = {}
     asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
+    found = {role: np.full(MIN_SEEDS, TINY) for role in asked}
     for seed in range(MIN_SEEDS):
         model, inputs, own = build_module(build, dict(numbers.way.base), seed)
         p = build_plan(model, reading, numbers.at(numbers.way.base), [model])
@@ -225,12 +229,11 @@ def measure_gradients(
         for _ in train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
             for e in p.entries:
                 if e.tensor.grad is not None:
-                    for role in roles_of([e.name], numbers)[e.name]:
-                        size = float(e.tensor.grad.square().mean().sqrt())
-                        found[role] = max(size, found.get(role, TINY))
-        if all(found.get(role, TINY) > TINY for role in asked):
-            break
-    return {role: found.get(role, TINY) for role in asked}
+                    for role in roles_of([e.name], found)[e.name]:
+                        found[role][seed] = max(found[role][seed], float(e.tensor.grad.square().mean().sqrt()))
+    first = {role: next((float(x) for x in sizes if x > TINY), TINY) for role, sizes in found.items()}
+    usual = {role: float(np.median(sizes)) for role, sizes in found.items()}
+    return {role: usual[role] if x < usual[role] * NEARLY_ZERO else x for role, x in first.items()}
 
 
 def train_steps(
