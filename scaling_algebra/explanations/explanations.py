@@ -180,8 +180,11 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter of a tensor. If the module multiplies the tensor, the number of the
-    tensor itself is explained as well."""
+    """Explains what determines a parameter of a tensor, such as its learning rate.
+
+    If the module multiplies the tensor by a factor, the parameter of the tensor itself is explained as well as that of
+    the product.
+    """
     found = _condition(d, role, setting)
     if setting not in SETTINGS or role not in d.network.multiplied:
         return found
@@ -191,8 +194,8 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter, for the product of the tensor and the factor that the module multiplies
-    it by."""
+    """Explains what determines a parameter of the product of a tensor and the factor by which the module multiplies it.
+    """
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
