@@ -60,7 +60,7 @@ class Theorems(Rendered):
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
-        """Sentences on what all theorems assume, and on the number of updates that they are about."""
+        """Describes what all theorems assume, and the number of updates that they are about."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in find_aggregations(network) for m in s.multipliers}

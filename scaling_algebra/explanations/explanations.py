@@ -194,8 +194,7 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter of the product of a tensor and the factor by which the module multiplies it.
-    """
+    """Explains what determines a parameter of the product of a tensor and the factor by which the module multiplies it."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())

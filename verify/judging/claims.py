@@ -17,9 +17,11 @@ class Claim:
     """A claimed exponent of a quantity.
 
     Attributes:
-        quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
+        quantity: name of the quantity, as in the report, or an inner product ``<A@s, B@t>`` of quantity A after s
+            updates
+            and B after t.
         step: number of updates done; None for every step at which the quantity is not exactly zero.
-        exponent: of n; None for exactly zero.
+        exponent: claimed exponent of n; None for exactly zero.
     """
 
     quantity: str

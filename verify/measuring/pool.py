@@ -80,7 +80,7 @@ class Here:
 
     @property
     def free(self) -> int | None:
-        """Memory in bytes that a task may use; None if it is unknown."""
+        """Free memory in bytes that a task may use; None if it is unknown."""
         return self.hardware.free
 
     def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
