@@ -194,7 +194,7 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter of the product of a tensor and the factor by which the module multiplies it."""
+    """Explains what determines a parameter of a tensor, including the factor by which the module multiplies it."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
@@ -215,7 +215,7 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
     try:
         behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
     except UnknownSize as error:
-        raise UnknownSize(f"{name} = {value or 0} is by {because}; but {error}") from None
+        raise UnknownSize(f"{name} = {value or 0} follows from {because}; but {error}") from None
     return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)
 
 

@@ -57,7 +57,7 @@ def without(network: Network, names: Sequence[str]) -> Network:
     for name in names:
         if name not in removable:
             raise UsageError(
-                f"no function {name!r} to leave outthat --without could leave out; functions of {network.name}: "
+                f"no function {name!r} to leave out; functions that --without can leave out from {network.name}: "
                 f"{', '.join(removable)}"
             )
     statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)

@@ -218,7 +218,10 @@ class Limit:
                         f"{none} in its options"
                     )
         if self.normalised and "M" in axes:
-            raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
+            raise UsageError(
+                "the number of experts grows, and for this the limit is computed only with sgd or momentum; choose one "
+                "of them, or give --regime I"
+            )
 
     def _number(self, power: Any) -> tuple[float, Fraction]:
         """Returns a power of the axes as (number, power of n)."""

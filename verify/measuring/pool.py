@@ -256,7 +256,7 @@ def run_task(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any]
     """
     if (here := get_versions()) != asked:
         pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
-        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
+        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the versions of this machine there")
     with use_one_thread():
         return call(hardware, *arguments)
 
