@@ -78,15 +78,16 @@ from .options import Answer, Verb, format_examples, prints_answer
 def command(
     what: str, minimise: str, grows: str, fixed: str, values: str, invert: str | None, **more: Any
 ) -> tuple[Answer, int]:
-    """Print the powers of growing quantities.
+    """Print how the minimum of a sum, a loss or a risk scales, as powers of the quantities that grow.
 
-    A SUM of monomials with --in: the powers of its minimum and of the optimum, and which terms balance. Names in bases
-    are quantities, names in exponents positive parameters. Without --min: which term is the largest where.
+    For a SUM of monomials (with --in), print the powers of its minimum and of the optimum, and which terms balance.
+    Names in bases are quantities, names in exponents are positive parameters. Without --min, print which term is the
+    largest for which values.
 
-    A shipped law (moe-transformer, chinchilla) or a TOML file: every axis with its exponents and identities.
+    For a shipped law (moe-transformer, chinchilla) or a TOML file, print the exponents and identities of every axis.
 
-    Assumptions (switch-cluster, or a TOML file with assume): the range of every exponent, and what bounds it. Exit code
-    1: assumptions or constraints contradict each other.
+    For assumptions (switch-cluster, or a TOML file with assume), print the range of every exponent and what bounds it.
+    The exit code is 1 if assumptions or constraints contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
     from scaling_algebra.laws.law import LawAnswer, invert_exponent, law
