@@ -214,7 +214,7 @@ def main() -> None:
       scalecalc explain router.lr --regime III --optimizer adam
 
     Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive, 70 a fault of this
-    program, 130 interrupted. A closed pipe is 0.
+    program, 130 interrupted. If the output pipe is closed, it is 0.
     """
 
 

@@ -352,8 +352,8 @@ OPTIMIZERS: dict[str, Optimizer] = read_registry(
 LOAD = replace(
     OPTIMIZERS["signsgd"],
     name="load",
-    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of how many "
-    "tokens chose an entry, less the mean",
+    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of the "
+    "number of tokens that chose an entry minus the mean of this number",
     source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
 )
 """The rule of buffers (``networks/auxiliary.py``)."""

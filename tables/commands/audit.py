@@ -25,7 +25,7 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
 @click.command(
     "audit",
     cls=Verb,
-    forms={"--errata": ("The published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
+    forms={"--errata": ("List the published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
     epilog=format_examples(
         "scalecalc audit",
         "scalecalc audit --source routers -o audit.md",
