@@ -50,13 +50,13 @@ from .search import Solution, solve
 LAWS = {
     "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in), or 1 / sqrt(in) of what does not train",
     "lr": "update times input = Theta(1) at full alignment",
-    "eps": "a gradient is one over the number of outputs",
+    "eps": "entries of a gradient are 1 / (number of outputs)",
 }
 """The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
-SHARED = "; of inputs that are shares of a softmax, each one over their number"
+SHARED = "; inputs that are weights of a softmax are each one over their number"
 STARTS = "the network declares that it starts at zero"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
-SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
+SHIFTED = "a step is the sign of a count; Theta(1), as large as the scores that it is added to"
 """The reasons of a buffer's init, and of its rate if the layer-wise law gives it."""
 TIES = (
     "a router that starts at zero makes all logits equal, so that top-K selects at random or by position; add noise "
@@ -69,7 +69,7 @@ class Derivation(Rendered):
     """A derived parameterization: ``d["router"].lr`` is a power of the axes.
 
     Attributes:
-        configuration: the question.
+        configuration: network, ray, optimizer and parameterization.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
         chosen: the interventions; None if there are none.
@@ -433,7 +433,7 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
 
 @lru_cache(maxsize=16)
 def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) -> Places:
-    """Returns the engine shared by the parameterizations of one network, ray and optimizer."""
+    """Returns the cached analyses of one network, ray and optimizer, which all parameterizations share."""
     return Places(network, ray, optimizer, effort=effort)
 
 
@@ -482,10 +482,10 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
-    """Names the tensors that can absorb a redundant multiplier."""
+    """Returns the reason text of a redundant multiplier, which names the tensors that can absorb it."""
     uses = (s for s in network.linear if multiplier in s.multipliers)
     roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
-    return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"
+    return f"a gauge: init and rate of {roles} absorb it; give {multiplier}, or one of them, and the others are derived"
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
@@ -497,7 +497,9 @@ def _settings(network: Network) -> list[tuple[str, str]]:
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the reason text of every number that the user fixed: whether the demand that would determine it holds."""
+    """Returns a text for every number that the user fixed, which says whether the demand that would determine it
+    holds.
+    """
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.list_demands(asked.network, solution.structure) if d.fixes}
     failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
@@ -515,7 +517,9 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
 def _make_derivation(
     asked: Configuration, solution: Solution, scaling: Scaling, reasons: Mapping[tuple[str, str], str]
 ) -> Derivation:
-    """Makes the derivation of a solution. Given zeros and the readout init are not reported as interventions."""
+    """Makes the derivation of a solution. Tensors that the user sets to zero and the readout init are not reported as
+    interventions.
+    """
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
     tried = solution.rejected, solution.others, solution.fixed_by

@@ -113,7 +113,7 @@ def newton(
         structure: the discrete choices.
         start: first values of all unknowns.
         held: unknowns that keep their values.
-        shown: prefer forms proved to lead by a bound and a witness to those that lead by a lower bound.
+        shown: prefer monomials that an upper bound proves to be the largest to those that are the largest known ones.
 
     Raises:
         Infeasible: the iteration does not converge, or the demands leave an unknown free.
@@ -227,8 +227,8 @@ def _after_descent(
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
     """Converts a solution of gradient descent to one for rules with an epsilon.
 
-    Epsilons become the largest gradients of its run, and c - d takes the value of c. Unknowns with a fixed value keep
-    it.
+    Epsilons become the largest gradients of training with descent, and c - d takes the value of c. Unknowns with a
+    fixed value keep it.
     """
     values = dict(look.point.values)
     for role in at.epsilons:

@@ -54,7 +54,7 @@ class Solution:
         others: structures with as few interventions for which no demand is seen to fail, either.
         assumes: assumptions beyond counting powers that the check relies on.
         level: how far the demands are proved to hold.
-        exchanged: powers that are not given are those of the solution with nothing given.
+        exchanged: True if all powers that are not given were taken from the solution with nothing given.
     """
 
     scaling: Scaling
@@ -154,7 +154,7 @@ def _search_by_newton(
         base: the structure before any intervention.
         given: given exponents.
         free: the solution with nothing given.
-        near: the starts made from it.
+        near: starting points made from ``free``, tried first.
         law: the layer-wise law, if no demand fails there.
 
     Raises:
@@ -274,8 +274,8 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
     Structures in which a decided demand fails are omitted.
 
-    Law: with epsilon at the largest gradient a run of such a rule is one of gradient descent with c - d in place of c.
-    The steps of normalising rules are bounded, so bounds decide more of their runs.
+    Law: with epsilon at the largest gradient training with such a rule is gradient descent with c - d in place of c.
+    The steps of normalising rules are bounded, so upper bounds decide more sizes.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:
@@ -292,7 +292,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """Returns the solution without the values that the user fixed, or None."""
+    """Returns the solution with nothing given; None if there is none."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None

@@ -108,7 +108,9 @@ class Ray:
         return max(self._exact.values())
 
     def find_missing_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the given axes that need a rate but that the ray does not name."""
+        """Returns those of the given axes that have no rate on this ray. K and L always have one, as they have a
+        default.
+        """
         return tuple(axis for axis in AXES if axis in set(axes) and axis not in self.rates)
 
     def __hash__(self) -> int:

@@ -83,7 +83,7 @@ FLATTENED = "flattened"
 
 
 class _Rules:
-    """What one update rule for all tensors and a rule for each tensor have in common."""
+    """Methods that an optimizer for all tensors and one with a rule for each tensor (``Optimizers``) share."""
 
     name: str
 
@@ -293,12 +293,14 @@ class Optimizer(_Rules):
         return f"{self.name} cannot be trained: {why}"
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
-        """Returns the packed exponent by which the gradient of this step is divided.
+        """Returns the exponent of what divides the gradient of this step.
+
+        All exponents are packed into integers (``counting/algebra.py``).
 
         Args:
-            gradients: packed entry sizes of the gradients so far that are not zero, the present one last.
-            epsilon: packed exponent of Adam's epsilon.
-            entries: packed ``entry_count_root`` of the tensor.
+            gradients: entry sizes of the gradients so far that are not zero, the present one last.
+            epsilon: exponent of Adam's epsilon.
+            entries: exponent of ``entry_count_root`` of the tensor.
         """
         if not self.normalises:
             return 0

@@ -26,7 +26,9 @@ def name_weight(network: Network, loss: str) -> str:
 
 @cache_on_network
 def find_selection_inputs(network: Network) -> Mapping[str, Function]:
-    """Returns the outputs of tensors that only selections read, each with its selection. They have no gradient."""
+    """Maps every tensor output that is read by a selection (top-K) and nothing else to this selection. Such outputs
+    have no gradient.
+    """
     only: dict[str, Function] = {}
     for s in reversed(network.statements):
         readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in network.consumers(s.out)]

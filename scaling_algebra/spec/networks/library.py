@@ -27,7 +27,9 @@ TITLES: Mapping[str, str] = {
 
 
 class _Library(Mapping[str, Network]):
-    """Networks by name, read on first use. Iteration leaves out those marked ``apart``."""
+    """The shipped networks by name, each read on first use. Iteration omits networks marked ``apart`` in
+    ``library.toml``.
+    """
 
     def __getitem__(self, name: str) -> Network:
         return _read_architecture(name)

@@ -89,7 +89,9 @@ def parse_equation(number: int, text: str) -> Equation:
         UsageError: one line that says where the equation cannot be read.
     """
     if text.count("(") > DEEP:
-        raise _equation_error(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
+        raise _equation_error(
+            number, text, f"functions are nested more than {DEEP} deep; give the inner ones equations of their own"
+        )
     reader = _TokenReader(text)
     try:
         return Equation(number, text, *reader.parse_equation())
@@ -189,7 +191,7 @@ HINTS = {
     "/": "there is no division; name a multiplier, such as alpha, and its power is derived",
     "^": "there are no powers; write the factor twice",
     "*": "one * between two factors, and a power as the factor twice",
-    ",": "the letter that a function goes along stands behind a semicolon, as in softmax(psi[i,k]; k)",
+    ",": "write the index that a function acts along after a semicolon, as in softmax(psi[i,k]; k)",
     "=": "one = in an equation, and one equation on a line",
     "": "an equation has names with letters, +, * and functions",
 }
