@@ -1,8 +1,7 @@
 """Derives the learning rate that each public implementation of Muon needs, given the factor it multiplies by.
 
-A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns differ,
-a
-learning rate transferred to a larger model by one rule is wrong in the other by their quotient.
+A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns
+differ, a learning rate transferred to a larger model by one rule is wrong in the other by their quotient.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def build_document(judged: Judged, command: str, every: bool = False) -> Documen
     record is the JSON contract of ``verify``: that of the single run, or of all runs with their total.
 
     Args:
-        judged: runs with their reports.
+        judged: pairs of a measured configuration (job) and its report.
         command: the command line, which the output quotes.
         every: also print the rows that agree and the gates that passed.
     """
