@@ -131,7 +131,7 @@ def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
         how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
         return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
     if is_sparse(network, ray):
-        return f"K < M on {ray}, and proofs support K = M only"
+        return f"proofs support K = M only, but K < M on {ray}"
     for rule in optimizer.rules:
         if rule.normalises and not rule.epsilon:
             who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
@@ -186,7 +186,8 @@ def check(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def is_met(demand: Demand, look: Analysis) -> bool:
-    """Tests whether a demand is proved to be met, by an upper bound and, for Theta(1), a monomial of this size.
+    """Tests whether a demand is proved to be met: by an upper bound and, for Theta(1), also by a monomial that reaches
+    it.
 
     Law: a quantity that must be O(1) is bounded by 1 after any number of updates. A quantity that must be Theta(1) has
     in addition a monomial of this size at some step up to the horizon, which no later term cancels.
@@ -313,7 +314,8 @@ def violation(
     Args:
         demand: the demand.
         look: the analysis.
-        certified: require certificates; otherwise lower bounds serve to reject.
+        certified: if True, sizes that are not certified are reported as undecided; if False, the largest known
+            monomial is taken for the size.
         horizon: the last step examined; by default that of the demand.
         closer: an analysis with a larger budget, used for what ``look`` leaves undecided.
     """
@@ -566,7 +568,7 @@ def unmet(
     """Returns the demands that fail, in order of update and signal, and those that are undecided.
 
     Args:
-        at: the engine at this and other points.
+        at: provides analyses at this and other points.
         demands: the demands to examine.
         look: the analysis at the point.
         work: limit on the work for all demands. With a limit, divergence after one update is examined first, since this

@@ -152,7 +152,9 @@ class Derivation(Rendered):
         return iter(self.scaling.tensors)
 
     def analysis(self) -> Analysis:
-        """Returns the analysis at this parameterization, which caches its answers."""
+        """Returns the engine's analysis of this parameterization. Called with a quantity and a step, it returns the
+        size; answers are cached.
+        """
         return self._analysis
 
     @cached_property
@@ -461,8 +463,9 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the layer-wise law behind each number of a solution, by (role, setting), for numbers that are not
-    zero."""
+    """Returns, by (role, setting), a text that quotes the layer-wise law from which each number follows. Numbers that
+    are zero are omitted.
+    """
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():

@@ -73,9 +73,9 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers, from the demand that the products with them learn by Theta(1).
+    """Computes powers of the multipliers, such that the products that contain them change by Theta(1).
 
-    A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
+    For a sum over experts the learned part of its terms counts, for any other product of one signal the whole change.
     """
     network = look.network
     read = {e: [x for x in (e.source, *e.weights) if is_trained(network, x)] for e in experts(network)}
@@ -109,9 +109,11 @@ def _single(statement: Product) -> bool:
 
 
 def _init(look: Analysis, statement: Product, t: int) -> Power | None:
-    """Computes the inverse init std of a tensor from the alignment of the signal change that it propagates.
+    """Computes the inverse init std of a tensor, from the alignment of its initial value with the signal change that
+    it propagates.
 
-    A tensor that reads the data propagates no change; its power is 1.
+    It is 1 for a tensor that reads the data, which propagates no change. None for a tensor that starts at zero, or if
+    a size is unknown.
     """
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name

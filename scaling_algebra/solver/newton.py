@@ -55,7 +55,7 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
 def make_lazy_start(at: Places) -> dict[str, Fraction]:
     """Returns a start with variance-preserving inits and vanishing learning rates.
 
-    There every form is of first order in the updates.
+    There every leading monomial is of first order in the updates.
     """
     values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
@@ -86,7 +86,7 @@ def iterate_newton(
     solution.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: the discrete choices.
         start: first values of all unknowns.
@@ -108,7 +108,7 @@ def newton(
     """Runs Newton's method from a start.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: the discrete choices.
         start: first values of all unknowns.

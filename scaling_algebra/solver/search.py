@@ -71,8 +71,8 @@ class Solution:
 def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
     """Finds the solution of a parameterization's demands with the fewest interventions in the structure.
 
-    If norms prevent exact counting, a structure is judged at the layer-wise law: bounds refute it, or it is a
-    candidate.
+    In a network with norms sizes cannot be counted exactly. A structure is then judged at the layer-wise law: bounds
+    refute it, or it is a candidate.
 
     If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
     layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
@@ -80,7 +80,7 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
     reported.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         rule: the parameterization.
         base: the structure before any intervention; by default that of the parameterization's definition.
         given: given exponents.
@@ -149,7 +149,7 @@ def _search_by_newton(
     """Runs Newton's method in one structure after the other, from one start after the other.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         rule: the parameterization.
         base: the structure before any intervention.
         given: given exponents.
@@ -292,7 +292,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """Returns the solution with nothing given; None if there is none."""
+    """Returns the solution of the demands without the exponents that the user fixed; None if there is none."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None
@@ -319,8 +319,8 @@ def _make_scaling(
 ) -> Scaling:
     """Makes a scaling from powers that were solved axis by axis.
 
-    If axes grow at one rate, the forms cannot tell them apart. The layer-wise system then decides, if it has
-    half-integer powers that agree with the solution on the ray.
+    If axes grow at the same rate, their powers cannot be told apart on the ray. The powers of the layer-wise system
+    are then used, if they are half-integers and agree with the solution on the ray.
     """
     values = look.point.values
     for name, power in layerwise(look, structure).items():

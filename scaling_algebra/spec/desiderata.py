@@ -81,7 +81,8 @@ class Structure:
         tied: roles of tensors whose initial values all experts share.
         exempt: signals before the aggregation whose own size is not constrained (only their aggregate must be
             Theta(1)).
-        readouts: those of ``zero`` that do not count as an intervention: zero readouts and buffers.
+        readouts: those of ``zero`` that do not count as an intervention: zero readouts, and biases that only shift a
+            top-K selection.
     """
 
     zero: frozenset[str] = frozenset()

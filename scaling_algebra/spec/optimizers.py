@@ -199,7 +199,7 @@ class Optimizer(_Rules):
         if not 0 <= self.blocks <= SIDE:
             raise self._make_error("blocks", f"give a side of 1 to {SIDE}")
         if self.per and not (self.per.isalpha() and len({*self.per}) == len(self.per)):
-            raise self._make_error("per", "give letters, each once")
+            raise self._make_error("per", "give the names of indices, each once")
         if self.blocks and self.normalises:
             object.__setattr__(self, "normalises", "entry")
         for key, (what, holds) in GOES_WITH.items():
@@ -241,7 +241,7 @@ class Optimizer(_Rules):
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
     def matrix(self, network: Network, role: str) -> MatrixShape:
-        """Returns the rows and columns of a tensor as this rule takes them."""
+        """Returns which indices of a tensor this rule takes as rows and columns."""
         return matrix_shape(network, role, self.flattened, self.per)
 
     def of(self, role: str) -> Optimizer:
@@ -271,14 +271,16 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """Name of the assumption of a step (``glossary.py``); empty if power counting suffices."""
+        """Name of the assumption under which a step has the size that is derived (``glossary.py``); empty if power
+        counting suffices.
+        """
         if self.normalises == "matrix":
             return "singular-directions"
         return "rank-one-sign" if self.is_sign else "first-hermite" if self.normalises else ""
 
     @property
     def untrained(self) -> str:
-        """Why ``verify`` cannot train with it; empty if it can."""
+        """Why ``verify`` cannot train with this rule; empty if it can."""
         if self.torch or not self.name.endswith(".toml"):
             return "" if self.torch else self.whole
         return f'{self.name} cannot be trained: it names no class; add one, such as torch = "Adam"'

@@ -69,7 +69,7 @@ class Parameterization:
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
             layer by Theta(1) (``feature``).
-        borrowed: the network whose muP it applies to all networks of its family; empty for none.
+        borrowed: name of a network. Its muP is applied to all networks of the same family; empty for none.
     """
 
     name: str

@@ -136,7 +136,7 @@ def get_state(states: Sequence[Moments | None], t: int) -> Moments:
 
 
 class TorchRun:
-    """A training run of a network, for reading. ``t`` is the number of updates done.
+    """A training run of a network whose signals can be read, whole or in parts. ``t`` is the number of updates done.
 
     Args:
         model: the network.

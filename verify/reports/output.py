@@ -84,8 +84,9 @@ def count_verdicts(judged: Judged) -> dict[str, int]:
 
 
 def format_closing(judged: Judged) -> str:
-    """Returns the summary line: the number of runs and of exponents by verdict, then the names of the runs that
-    prove nothing."""
+    """Returns the summary line: the number of runs, the number of exponents by verdict, and the names of runs that are
+    inconclusive or were interrupted.
+    """
     tally = Tally.of(row for _, report in judged for row in report.judged)
     void = [job.name for job, report in judged if report.exit_code in (3, 130)]
     line = f"{len(judged)} {'run' if len(judged) == 1 else 'runs'}: {tally}"

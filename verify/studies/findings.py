@@ -57,13 +57,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Observation:
-    """The values of one quantity that a laboratory measured.
+    """The measured values of one quantity of an experiment.
 
     Attributes:
         values: one number per seed at each n; a bound is tested at a single size.
         n: the sizes.
         of: the symbol of the sizes in reports, such as ``n`` or ``M``.
-        derived: the exponent that the theory of the laboratory gives; None if the quantity is exactly zero.
+        derived: the exponent that the theory predicts; None if the quantity is exactly zero.
         spacing: distance between neighbouring exponents that are possible.
     """
 

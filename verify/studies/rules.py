@@ -167,7 +167,8 @@ PIXELS = 64
 
 
 class Replicas(nn.Module):
-    """A mixture x -> gelu(W1 x) -> mixture -> W4 with one replica per seed; std fan_in^-1/2, the readout at zero.
+    """An MLP with a mixture of experts, x -> gelu(W1 x) -> experts -> W4, with one replica per seed. Init stds are
+    fan_in^-1/2; the readout starts at zero.
 
     Attributes:
         weights: parameters by name, shape (S, ...); both matrices of the experts are (S, M, N_e, N).

@@ -70,7 +70,7 @@ def network(
         raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}")
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
-            raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
+            raise UsageError(f"axes: {letter!r} is not an index; an index is a single letter, such as a or k")
         known = (*AXES, *FIXED)
         if axis not in known and str(axis).lower() in map(str.lower, known):
             raise UsageError(f"axes: {unknown_name_error('axis', str(axis), known)}")

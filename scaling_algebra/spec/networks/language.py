@@ -157,8 +157,10 @@ class Network:
         axes: axis of each index.
         signals: indices of each signal; ``data`` is the input.
         statements: the equations.
-        beside: axis of each index that other networks use whose signals are combined with those of this one.
-        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, each of which uses up a gauge freedom.
+        beside: index names of other networks, with their axes, if signals of those networks are combined with signals
+            of this one.
+        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, so that redundant multipliers become
+            unknowns (``multipliers.py``).
         frozen: roles of tensors that are not trained.
         zero: roles of tensors that start at zero.
         constants: signals besides the data that no equation computes.

@@ -67,7 +67,9 @@ def architecture(name: str) -> Network:
 
 
 def replace_gates(network: Network) -> Network:
-    """Returns the network with its fixed gates replaced by sigmoids, which train; unchanged if it has none."""
+    """Returns the network with every gate whose values are held fixed replaced by a sigmoid, which trains; unchanged
+    if there is none.
+    """
     if network == MOE_BLOCK:
         return ARCHITECTURES["moe-sigmoid"]
     if not any(s.held for s in network.functions):

@@ -37,10 +37,11 @@ class MatrixShape:
 
 
 def matrix_shape(network: Network, role: str, flattened: bool = False, per: str = "") -> MatrixShape:
-    """Returns rows and columns of a tensor as a matrix optimizer takes them.
+    """Returns which indices of a tensor a matrix optimizer takes as rows and columns, and which count separate
+    matrices.
 
-    One matrix is that of one expert in one layer. Kernels of fixed size, one for each channel, are the rows of one
-    matrix.
+    By default every expert of every layer has a matrix of its own. If every channel has a kernel of fixed size, the
+    kernels are the rows of one matrix.
 
     Args:
         network: the network.
