@@ -54,7 +54,7 @@ class Failure:
 
     Attributes:
         reason: the reason, in one line.
-        undecided: the demand is neither known to hold nor known to fail.
+        undecided: True if the demand is neither known to hold nor known to fail.
         step: the update after which the failure shows.
         open: the first undecided size; None if the demand is known to fail.
     """
@@ -86,9 +86,9 @@ class Infeasible(Unsatisfiable):
     """Raised if no parameterization meets the demands. The message is the first demand that failed.
 
     Attributes:
-        undecided: that demand is not known to fail.
-        demand: that demand, if it was checked.
-        everywhere: that demand fails at any powers, since some quantity is exactly zero whatever the powers are.
+        undecided: True if that demand is undecided, so that it is not known to fail.
+        demand: that demand; None if the failure is of another kind.
+        everywhere: True if that demand fails at any powers, since a quantity is exactly zero whatever the powers are.
     """
 
     def __init__(

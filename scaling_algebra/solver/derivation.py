@@ -162,7 +162,8 @@ class Derivation(Rendered):
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.network)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
-        """Returns b, c, d of a tensor on the ray.
+        """Returns the exponents (b, c, d) of a tensor on the ray: init std ~ n^-b, learning rate ~ n^-c, epsilon ~
+        n^-d.
 
         b is None for zero init, c for a frozen tensor, and d for a rule without epsilon.
         """
@@ -356,7 +357,7 @@ def _derive_from_demands(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, asked.ray, solution)
         if solution.exchanged:
-            why = {key: f"as where nothing is given: {reason}" for key, reason in why.items()}
+            why = {key: f"as if nothing were given: {reason}" for key, reason in why.items()}
         why |= _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         level = replace(solution.level, failed=len(unmet))

@@ -93,8 +93,9 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Computes powers of the weights of auxiliary losses, such that their gradients are one over the number of
-    entries."""
+    """Computes powers of the weights of auxiliary losses, such that entries of a loss's gradient at a signal are one
+    over the number of entries of this signal.
+    """
     powers: dict[str, Power] = {}
     for loss, x, g in find_meetings(look.network):
         count, weight = look.network.size(look.network.signals[x]), name_weight(look.network, loss)

@@ -195,11 +195,11 @@ def _after_descent(
 ) -> Values:
     """Returns a start for rules with an epsilon: the solution of gradient descent.
 
-    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient descent
-    with c - d in place of c. So if gradient descent has no solution, neither has this optimizer. If descent is
-    undecided, its steps may have tails that those of this optimizer do not have. If c is held, c - d depends on d, and
-    descent is solved again until d no longer changes. If d is held, mu-3 need not hold, and the result is merely a
-    start.
+    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon ~ n^-d, and training is gradient
+    descent with the learning-rate exponent c - d in place of c. So if gradient descent has no solution, neither has
+    this optimizer. If descent is undecided, its steps may have tails that those of this optimizer do not have. If c is
+    held, c - d depends on d, and descent is solved again until d no longer changes. If d is held, mu-3 need not hold,
+    and the result is merely a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]

@@ -83,7 +83,8 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
     Args:
         ds: parameterizations of the same network, ray and optimizer.
-        exponents: add the exponents b, c, d, and a if the gauge has multipliers.
+        exponents: add the exponents b, c, d of init std, learning rate and epsilon, and a of the multiplier if the
+            gauge has any.
     """
     first, *others = ds
     gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())

@@ -274,8 +274,8 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
     Structures in which a decided demand fails are omitted.
 
-    Law: with epsilon at the largest gradient training with such a rule is gradient descent with c - d in place of c.
-    The steps of normalising rules are bounded, so upper bounds decide more sizes.
+    Law: with epsilon at the largest gradient training with such a rule is gradient descent with the learning rate
+    divided by epsilon. The steps of normalising rules are bounded, so upper bounds decide more sizes.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:

@@ -151,18 +151,19 @@ class Optimizer(_Rules):
             divided by it, so that all normalising rules start with the same step.
         normalises: ``entry`` or ``matrix``: the step is divided by the size of an entry or of the matrix; empty for
             none.
-        memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
-        epsilon: the normaliser is at least epsilon ~ n^-d.
-        negligible: epsilon exists but is far below every gradient and has no effect; then ``epsilon`` is False.
+        memory: True if the normaliser remembers the largest past gradient (v_t is a running mean of squares).
+        epsilon: True if the normaliser is at least epsilon ~ n^-d.
+        negligible: True if epsilon exists but is far below every gradient and has no effect; then ``epsilon`` is
+            False.
         shape: name in ``SHAPES`` of the factor of the learning rate; for ``matrix`` only.
-        flattened: the matrices of all experts are stepped as one; for ``matrix`` only.
+        flattened: True if the matrices of all experts are stepped as one; for ``matrix`` only.
         blocks: side of the blocks into which a matrix is cut and which are stepped separately; 0 for none. With a fixed
             side they normalise entries, up to Theta(1).
         per: indices that count separate matrices, such as attention heads; for ``matrix`` only.
-        relative: the step is relative to the size of the tensor; to Theta(1) if the tensor starts at zero.
+        relative: True if the step is relative to the size of the tensor; to Theta(1) if the tensor starts at zero.
         constraint: name in ``CONSTRAINTS`` of what rescales the weights after each step; a tensor that starts at zero
             stays zero. A relative step with the constraint ``matrix`` is relative to the norm that is kept.
-        decoupled_decay: weight decay acts on the weights, not on the gradient.
+        decoupled_decay: True if weight decay acts on the weights, not on the gradient.
         note: an assumption that is printed with the result.
         source: where the rule is published.
 
@@ -443,7 +444,9 @@ def _find_shipped_rule(name: str) -> Optimizer:
     try:
         return find_entry("optimizer", name, OPTIMIZERS)
     except UsageError as error:
-        raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
+        raise UsageError(
+            f"{error}; describe any other in a file, such as mine.toml with normalises = 'entry'"
+        ) from None
 
 
 def _read_optimizer_file(file: str) -> Optimizer:

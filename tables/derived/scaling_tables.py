@@ -130,7 +130,9 @@ def table_g1() -> Grid:
 
 @cache
 def table_g2() -> Grid:
-    """Derives Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
+    """Derives Table G.2 of the MSSP paper: exponents b, c, d (init std, learning rate, epsilon) of muP by kind of
+    tensor.
+    """
     derivations = {o: derive("I", o, "mup", architecture="mlp") for o in OPTIMIZERS}
     shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
 
@@ -161,7 +163,9 @@ SAME = ("routers-softmax-topk", "routers-softmax-bias")
 
 @cache
 def table_routers(name: str, optimizer: str) -> Grid:
-    """Derives Table 1 (SGD) or 2 (Adam) of the routers paper: b, c, d of muP by layer."""
+    """Derives Table 1 (SGD) or 2 (Adam) of the routers paper: exponents b, c, d (init std, learning rate, epsilon) of
+    muP by layer.
+    """
     letters = "bcd" if optimizer == "adam" else "bc"
 
     def cells(architecture: str, role: str) -> tuple[Cell, ...]:

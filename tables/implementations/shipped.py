@@ -91,7 +91,7 @@ class ShippedRule:
 
     @property
     def network(self) -> Network:
-        """The network whose tensors it sets."""
+        """The network whose tensors the rule is about."""
         return architecture(self.architecture)
 
     @property

@@ -44,8 +44,8 @@ def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
 
 
 def find_last_tensor(network: Network, signal: str) -> str:
-    """Returns the role of the last tensor on the path to a signal that takes the first input of every statement; empty
-    if there is none.
+    """Goes back from a signal, through the first input of every statement, to the first product with a tensor. Returns
+    the role of this tensor; empty if there is none.
     """
     statement = network.producer(signal)
     while statement is not None:
