@@ -232,7 +232,7 @@ class Configuration:
 
 
 def read_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
-    """Returns the ray of ``--regime`` or ``--ray``.
+    """Returns the ray that is given either by the name of a regime or by its rates (``--regime`` or ``--ray``).
 
     Raises:
         UsageError: both or neither are given, or the one that is given cannot be read.

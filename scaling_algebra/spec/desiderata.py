@@ -138,8 +138,8 @@ def last_step(network: Network, structure: Structure) -> int:
 
 
 def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
-    """Returns the largest number of zero tensors that delay the gradient of a trained tensor. For each tensor those on
-    its best path to the output count, that is, on the path with the fewest.
+    """Returns how many tensors that start at zero delay the gradient of a trained tensor, at most. For each trained
+    tensor, those on the path to the output with the fewest of them count.
     """
     before, found = {network.output: 0}, dict[str, int]()
     for s in reversed(network.statements if zero else ()):
@@ -304,7 +304,9 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
-    """Formats the inputs of a product for a message, those that are trained with a ``d`` and first: ``dh2 data``."""
+    """Formats the inputs of a product for a message, such as ``dh2 data``. Trained inputs come first and are marked by
+    ``d``.
+    """
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
 

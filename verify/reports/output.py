@@ -36,8 +36,8 @@ Judged = Sequence[tuple[Job, Report]]
 def build_document(judged: Judged, command: str, every: bool = False) -> Document:
     """Returns the output of the command for one or several runs.
 
-    One run gives its report. Several runs give a summary line, a table of the runs, and the rows that do not agree. The
-    record is the JSON contract of ``verify``: that of the single run, or of all runs with their total.
+    One run gives its report. Several runs give a summary line, a table of the runs, and the rows that do not agree.
+    The JSON record has the form that ``verify`` guarantees: the single run, or all runs with their total.
 
     Args:
         judged: pairs of a measured configuration (job) and its report.
@@ -71,7 +71,7 @@ def _build_record(judged: Judged, command: str) -> dict[str, Any]:
 
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
-    """Returns one run in the JSON contract of ``verify``."""
+    """Returns one run as JSON, in the form that ``verify`` guarantees."""
     return {**job.configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 

@@ -121,7 +121,7 @@ class Result:
         return 1 if against else 3 if undecided or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the JSON contract of one experiment."""
+        """Returns the result as JSON, in the form that ``study`` guarantees."""
         return {
             "experiment": self.experiment.name,
             "title": self.experiment.title,

@@ -44,7 +44,7 @@ def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
 
 
 def find_last_tensor(network: Network, signal: str) -> str:
-    """Goes back from a signal, through the first input of every statement, to the first product with a tensor. Returns
+    """Follows the first input of every statement back from a signal, up to the first product with a tensor. Returns
     the role of this tensor; empty if there is none.
     """
     statement = network.producer(signal)
