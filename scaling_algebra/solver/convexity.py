@@ -59,7 +59,7 @@ class Looks:
 
 
 def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
-    """Returns the axes of a network that grow. K grows as M, or is an axis of its own if ``routed``."""
+    """Returns the axes of a network that may grow. K grows as M, or is an axis of its own if ``routed``."""
     grown = {*network.axes.values(), *(("K",) if routed else ())}
     return tuple(axis for axis in AXES if axis in grown and axis not in fixed)
 

@@ -229,7 +229,7 @@ class Signals(Rendered):
     quantities: Mapping[str, tuple[Bracket, ...]]
 
     def without_assumptions(self) -> Signals:
-        """Returns the signals with every exponent undecided that relies on more than counting powers."""
+        """Returns a copy in which every exponent that relies on an assumption beyond counting powers is undecided."""
         return replace(
             self,
             quantities={name: tuple(a.without_assumptions() for a in row) for name, row in self.quantities.items()},

@@ -95,8 +95,8 @@ class Parameterization:
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
         """Returns the structure before any intervention.
 
-        Buffers and the tensors in ``network.zero`` start at zero, and so do the readouts if ``readout_init``, or else
-        the definition, says so.
+        Biases that only shift a selection and the tensors in ``network.zero`` start at zero, and so do the readouts if
+        ``readout_init``, or else the definition, says so.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*find_buffers(network)} | network.zero

@@ -29,7 +29,9 @@ TENSORS = ("router", "expert_in", "expert_out")
 
 @cache
 def table_muon() -> Grid:
-    """Derives the rate of every matrix that Muon trains, by the factor of the implementation."""
+    """Derives the learning rate of every matrix that Muon trains, for each factor by which implementations multiply
+    its steps.
+    """
     rows = []
     for regime, ray in REGIMES.items():
         found = [derive(regime, {"": "adamw", "router": rule, "hidden": rule}, "mup") for rule in FACTORS]

@@ -131,7 +131,7 @@ class Implementations(Rendered):
 
 
 def implementations(name: str | None = None) -> Implementations:
-    """Compares the rules of one implementation with the derivation, or of all, on all their rays and with their
+    """Compares the rules of one implementation, or of all, with the derivation, on all their rays and with their
     epsilon in all its regimes.
 
     Raises:

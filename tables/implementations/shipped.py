@@ -122,7 +122,7 @@ class ShippedRule:
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
-        """Weight decay and learning rate of every tensor whose decay it sets, by role.
+        """Weight decay and learning rate of every tensor whose decay the rule sets, by role.
 
         Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
         """

@@ -212,7 +212,7 @@ class TorchRun:
         return SignalEntries(signal.indices, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
 
     def divide_by_norm(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
-        """Returns a part of the argument of a norm, divided by what the norm divides the whole argument by."""
+        """Divides a part of the argument of a norm by the size of the whole argument, as the norm does."""
         x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
         part = self.model.permute_axes(signal.entries, function.inputs[0].indices, self.network.signals[function.out])
