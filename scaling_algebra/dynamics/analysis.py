@@ -56,7 +56,10 @@ _VANISHES = (
 )
 _STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
 """Names of the assumptions that a polynomial may represent a function, or its linear part an optimizer step."""
-_CUBES = "the cubic part of a sign may matter in a product, and with functions only an upper bound on it is known"
+_CUBES = (
+    "the cubic part of a sign may be the largest term of a product, and in a network with nonlinear functions only an "
+    "upper bound on it is known"
+)
 
 
 class Query(NamedTuple):
@@ -332,7 +335,7 @@ class Analysis:
                 decided.append(budget)
         decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
-            raise LookupError(f"{name} at t={t} is not certified by any single run")
+            raise LookupError(f"the size of {name} at t={t} is undecided, or no computation with one budget proves it")
         return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
@@ -347,7 +350,7 @@ class Analysis:
             with run.ledger.question():
                 read = self.runs.evaluate(name, t, run)
         except Exhausted:
-            raise LookupError(f"{name} at t={t} needs more work than is left") from None
+            raise LookupError(f"computing {name} at t={t} takes more work than is left") from None
         if isinstance(read, Signal):
             return run.algebra.list_exponents(read)
         return () if read.packed is None else ((run.algebra.exponent(read.packed), False),)
@@ -687,9 +690,9 @@ def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
     if lead is None:
         return WORK_LIMIT_REASON
     if high is not None and high <= lead:
-        return f"{FOUND}n^({lead}) were found, which the rest may cancel"
-    rest = "the rest has no bound" if high is None else f"of the rest it is known only that it is at most n^({high})"
-    return f"{FOUND}n^({lead}) were found, and {rest}"
+        return f"{FOUND}n^({lead}) were found, which other terms may cancel"
+    rest = "have no upper bound" if high is None else f"are only known to be at most n^({high})"
+    return f"{FOUND}n^({lead}) were found, but other terms {rest}"
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:

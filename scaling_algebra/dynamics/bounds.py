@@ -199,7 +199,7 @@ class BoundRun(Trajectory):
         """Computes upper bounds that one more update does not exceed. If there are none, sets ``why`` to the reason."""
         try:
             with self.algebra.collect_notes() as self.assumes:
-                self.why = "" if self.find_fixed_point() else "found no upper bounds that hold after one more update"
+                self.why = "" if self.find_fixed_point() else "found no upper bounds that hold at every step"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'bounding a product takes too much work'}"
         if self.why and self.outgrown:
@@ -418,7 +418,9 @@ class BoundRun(Trajectory):
         assert isinstance(statement, Product) and statement.tensor
         rule = self.optimizer.of(statement.tensor.name)
         if rule.normalises and not rule.epsilon:
-            raise BeyondPowerCounting(f"a part of a gradient has no upper bound after the normalisation of {rule.name}")
+            raise BeyondPowerCounting(
+                f"{rule.name} divides by the size of the whole gradient, so a part of it has no upper bound"
+            )
         return super().change_via(signal, t, via)
 
 

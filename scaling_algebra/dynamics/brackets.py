@@ -82,7 +82,7 @@ class Bracket:
             UnknownSize: the size is undecided.
         """
         if not self.decided:
-            raise UnknownSize(f"a required size is undecided{': ' + self.why if self.why else ''}")
+            raise UnknownSize(f"a size that the answer depends on is undecided{': ' + self.why if self.why else ''}")
         return self.size
 
     def __str__(self) -> str:

@@ -59,9 +59,9 @@ polynomials of degree one. The second one is for sizes up to the first update, w
 training; like ``INITIAL_BUDGET``, it only bounds the inner products that norms remove. The last one confirms sizes
 that the first one found to be equal to their upper bounds."""
 
-WORK_LIMIT_REASON = "the sum that it is takes more work than the limit of one question (derive --effort goes on)"
+WORK_LIMIT_REASON = "adding up its terms takes more work than the limit for one size (derive --effort goes on)"
 """Reason for an undecided size if nothing but the limit prevents an answer, and no monomial of it was found."""
-FOUND = "parts of "
+FOUND = "terms of size "
 """Beginning of the reason for an undecided size if monomials of the quantity were found."""
 SINGLE_RUN_WORK = 60_000
 """Work for finding one training run that certifies an answer alone, if a restricted run has proved it already."""

@@ -56,7 +56,7 @@ class Entrywise:
         if self._changes_apart(tr, s, t):
             swaps = swaps.replace(lower_bound=swapped + size)
         else:
-            tr.note(f"{s.name} swaps entries only if similar entries change differently")
+            tr.note(f"{s.name} selects other entries only if entries of similar value change differently")
         return tr.algebra.add([moved, swaps])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
@@ -105,7 +105,7 @@ class Entrywise:
             return tr.algebra.zeros(indices)
         tr.note("polynomials")
         if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).is_zero for step in {0, t}):
-            tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: the slope at a kink is arbitrary")
+            tr.note(f"{s.inputs[0].name} is exactly zero at t={t}, where {s.name} has a kink and no slope")
             return tr.algebra.make_bounded(indices)
         parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
@@ -174,13 +174,13 @@ class Entrywise:
         """
         if s.kind.homogeneous and t and not any(map(tr.grows, tr.network.signals[s.out])):
             raise BeyondPowerCounting(
-                f"{s.name} of {s.inputs[0].name}, which has no index that grows, so its sign is not averaged"
+                f"{s.inputs[0].name}, the argument of {s.name}, has no index that grows, so its sign is not averaged"
             )
         sizes = [(tr.algebra.rms(x), x) for x in (self.read_argument(tr, s, "value", step) for step in {0, t})]
         size, x = max(sizes, key=lambda pair: (pair[0] is not None, pair[0]))
         if size is None:
             if s.kind.homogeneous:
-                raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
+                raise BeyondPowerCounting(f"{s.inputs[0].name}, the argument of {s.name}, is of unknown size at t={t}")
             return signal
         if s.kind.homogeneous or tr.algebra.exponent(size) > 0:
             certain = tr.algebra.is_certified(x)
@@ -237,7 +237,9 @@ class Entrywise:
         if moved is None or (spread is not None and value(moved) < value(spread)):
             return 0
         if tr.grows(s.over) and not self._changes_apart(tr, s, t):
-            raise BeyondPowerCounting(f"{s.name} selects other entries only if similar entries change differently")
+            raise BeyondPowerCounting(
+                f"{s.name} selects other entries only if entries of similar value change differently"
+            )
         if s in find_selection_inputs(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(
                 f"{s.out}: the bias that counts selected tokens exceeds the scores by which they were selected"
@@ -291,7 +293,7 @@ class Softmax(Entrywise):
             return ""
         if not (tails := self.explain_heavy_tails(tr, s, t)):
             return ""
-        unless = f"({s.kind.named_bounded} assumes that it has not)"
+        unless = f"({s.kind.named_bounded} assumes that it does not)"
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:

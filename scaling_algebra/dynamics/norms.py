@@ -185,7 +185,7 @@ def _allow_sign_change(tr: TrainingRun, s: Function, change: Signal, outgrown: b
     """
     if not outgrown or tr.decays:
         return change
-    tr.note(f"{s.inputs[0].name} may be reversed by its change at t={t}, so that {s.out} changes its sign")
+    tr.note(f"the change of {s.inputs[0].name} by t={t} may reverse its direction, so that {s.out} changes its sign")
     return tr.algebra.add([change, tr.algebra.make_bounded(change.indices)])
 
 

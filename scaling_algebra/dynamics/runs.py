@@ -31,7 +31,7 @@ from .sparse_routing import make_algebra, select_classes
 from .steps import SQUARED, list_odd_powers
 from .trajectory import Trajectory
 
-_ORTHOGONAL = "a norm may cancel it, since it removes multiples of its argument"
+_ORTHOGONAL = "a norm may cancel it, since norms remove multiples of their argument"
 NONE: Mapping[str, Divisor] = {}
 _LONG = 8
 """Number of tensors on the longest path above which a monomial may have one more leaf for each further tensor."""

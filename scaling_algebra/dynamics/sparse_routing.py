@@ -239,7 +239,7 @@ class RoutedTrajectory(Trajectory):
         return super()._gradient(signal, t, modes, via)
 
     def relative_to_undecayed(self) -> Trajectory:
-        raise BeyondPowerCounting("weight decay at K < M is not covered")
+        raise BeyondPowerCounting("weight decay is not covered for K < M; give a ray with K = M")
 
     def gradient_factors(
         self,

@@ -30,8 +30,8 @@ Factors = tuple[Signal, ...]
 """The factors of a gradient for one use of a tensor: the gradient at the output, then the inputs."""
 Step = tuple[tuple[Scalar, ...], Factors]
 """One product in an optimizer step, as a pair (scalar factors, signals)."""
-SQUARED = "a part of it may cancel, since the square of a sign is 1"
-RAISED = "an inverse root of past gradients enlarges the directions in which they differ, which may become as large"
+SQUARED = "its largest term may cancel, since the square of a sign is 1"
+RAISED = "an inverse root of past gradients enlarges the directions in which they differ, perhaps to the largest size"
 SKEWED = 12
 """Maximum number of monomials of a gradient for which higher powers in a step are computed; as many as the first
 budget keeps."""
@@ -172,7 +172,8 @@ def _check_zeros(name: str, zeros: frozenset[str], others: Sequence[frozenset[st
     """
     if zeros and not all(zeros <= x for x in others):
         raise BeyondPowerCounting(
-            f"the sign of {name}: where {min(zeros)} is exactly zero, so is its largest term, and a smaller one decides"
+            f"the sign of {name} is unknown: where {min(zeros)} is exactly zero, so is its largest term, and a smaller "
+            "one decides"
         )
 
 
@@ -225,7 +226,8 @@ def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> i
     if first == second:
         symbol = tr.network.tensors[role].symbol
         raise BeyondPowerCounting(
-            f"the sign of a sum: {symbol} is used {len(sizes)} times with gradients of equal size"
+            f"the sign of the gradient of {symbol} is unknown: {symbol} is used {len(sizes)} times with gradients of "
+            "equal size"
         )
     return order[0]
 
@@ -502,8 +504,8 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
         if (summed := _find_summed_index(tr, role, k)) and any(_has_one_direction(tr, s) for s in gradients[k]):
             raise BeyondPowerCounting(
-                f"the gradient of {symbol} sums over {summed}, along which its largest part has one direction: "
-                "smaller parts have others, whose singular values are set to one, too"
+                f"the gradient of {symbol} sums over {summed}, but its largest part has the same direction for each "
+                f"{summed}: smaller parts have other directions, whose singular values are set to one, too"
             )
     shares: list[Scalar | None] = [None] * len(gradients)
     if len(there) == 1:

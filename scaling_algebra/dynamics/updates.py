@@ -77,7 +77,8 @@ class TensorSteps:
         one, normed = rule.matrix(self.network, role), rule.constrained_indices(self.network, role)
         if not live(normed) and live(one.rows + one.columns):
             raise BeyondPowerCounting(
-                f"{rule.name} constrains norms of few entries of {symbol}, which follow the gradients of these entries"
+                f"{rule.name} keeps norms of {symbol} that consist of few entries, so projecting them back depends on "
+                "the gradients of these entries"
             )
         size = self._find_largest(
             [self.run.products.measure_entry(role, x.factors, x.scalars) for x in increments]
