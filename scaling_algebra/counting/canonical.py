@@ -37,7 +37,7 @@ class Component:
 
     @property
     def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """The pair (axes, leaves), by which a network sorts its components."""
+        """The pair (axes, leaves), by which the components of a network are sorted."""
         return self.axes, self.leaves
 
 
@@ -48,7 +48,7 @@ Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
 def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
     """Relabels the classes of a network so that isomorphic networks become equal.
 
-    Components are numbered separately and sorted. Few distinct ones occur, so results are cached.
+    Components are numbered separately and then sorted. As few different ones occur, their numberings are cached.
 
     Args:
         axes: axis of each class.
@@ -167,8 +167,8 @@ def label_component(
 ) -> tuple[Component, tuple[int, ...]]:
     """Numbers the classes of a component canonically. Classes below ``open_count`` are open and keep their numbers.
 
-    Colour refinement, then the smallest numbering over all ways to distinguish the classes of the first cell that
-    refinement cannot split.
+    Method: colour refinement, which splits the classes into cells by the leaves that touch them. If a cell of several
+    classes cannot be split, each of its classes is tried as the first one, and the smallest numbering is used.
 
     Returns:
         The canonical component, and its classes in canonical order.
@@ -197,13 +197,13 @@ def _find_order(
     """Finds the order of classes whose numbering makes the sorted leaves smallest.
 
     Args:
-        colour: initial colour of each class. Those of ``rest`` are above those of the open classes.
+        colour: initial colour of each class. Those of ``rest`` are larger than those of the open classes.
         leaves: the leaves.
         open_count: number of classes whose order is known.
         rest: the other classes.
 
     Returns:
-        The order, and the sorted leaves with classes numbered by it.
+        The order, and the sorted leaves with each class replaced by its position in this order.
     """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
     colour = {**colour, **_colour_cells(cells, open_count)}
@@ -238,11 +238,11 @@ def _find_order(
 
 
 def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
-    """Returns the colour of each class, which is the position of its cell: ``[[4, 7], [5]] -> {4: 2, 7: 2, 5: 4}`` from
-    2 on.
+    """Returns the colour of each class, which is the position of its cell. For ``first`` = 2: ``[[4, 7], [5]] -> {4: 2,
+    7: 2, 5: 4}``.
 
     Args:
-        cells: ordered cells of classes that are not distinguished so far.
+        cells: ordered cells; the classes of a cell are not distinguished so far.
         first: colour of the first cell.
     """
     colour = {}
@@ -254,7 +254,8 @@ def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
 
 
 def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Splits each cell by the leaves that touch its classes, and by the colours of these leaves' classes."""
+    """Splits each cell of classes into those that are touched by the same leaves, at the same positions and together
+    with classes of the same colours."""
     touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
     touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
     for name, classes in leaves:
@@ -276,6 +277,7 @@ def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Seq
 
 
 def _apply_order(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Returns an order of classes unchanged, and the sorted leaves with classes numbered by it."""
+    """Returns the given order of classes, and the sorted leaves with each class replaced by its position in this
+    order."""
     number = {c: k for k, c in enumerate(order)}
     return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

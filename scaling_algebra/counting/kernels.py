@@ -86,7 +86,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How the open indices of two factors are connected in a product. Each index has an integer label.
+    """Describes how the open indices of two factors are connected in a product. Each index has an integer label.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
     is a matrix times a vector.
@@ -155,7 +155,7 @@ class KernelProduct(NamedTuple):
     """The monomials in a product of two monomials.
 
     Attributes:
-        terms: distinct pairs (monomial, axes of the sums that became coherent), in the order of the search.
+        terms: distinct pairs (monomial, axes of the indices summed coherently), in the order of the search.
         omitted_bound: largest exponent that a matching omitted because of ``slack`` could reach, relative to the
             Cauchy-Schwarz bound; None if nothing was omitted.
         nodes: number of search nodes.
@@ -299,8 +299,8 @@ class _ProductSetup:
         self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
     def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
-        """Sorts the leaves of both monomials into indicators, identical pairs, leaves with a partner, and leaves
-        without one."""
+        """Sorts the leaves of both monomials into indicators, pairs that are always matched, leaves that may be
+        matched, and leaves whose name the other monomial lacks."""
         count = len(a.leaves)
         leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
         self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
@@ -395,8 +395,9 @@ class _ProductSetup:
 def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
     """Returns the indicators and constants that a monomial keeps after the product.
 
-    Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
-    sum over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
+    Equal indicators count once. An indicator is dropped if one of its classes is summed coherently. Constants keep
+    their powers, and summing a constant over some of its indices gives another constant along the rest: ``sum_a
+    C[b,a]`` depends on ``b``.
 
     Args:
         indicators: indicators and constants.
@@ -446,6 +447,5 @@ def find_exchangeable(kernel: Kernel) -> Exchanges:
 
 
 def parent_axis(axis: str) -> str:
-    """Returns the axis of which an axis is a part: M (all experts) for K (active experts), otherwise the axis
-    itself."""
+    """Returns the axis that contains an axis: M (all experts) for K (active experts), otherwise the axis itself."""
     return "M" if axis == "K" else axis

@@ -13,10 +13,11 @@ from .canonical import Leaf
 
 
 class Exhausted(Exception):
-    """A computation exceeded its work limit, so the answer is undecided.
+    """Raised when a computation exceeds its work limit, so that the answer is undecided.
 
     Attributes:
-        needed: the result that failed last on the way out, all results that it needed, and their work.
+        needed: what failed, as (key of the outermost result that could not be computed, keys of all results that it
+            needed, their work).
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Which leaves are interchangeable: leaves at the same place of components of one kind.
+    """Describes which leaves are interchangeable: those at the same position of isomorphic components.
 
     Attributes:
         components: component of each leaf.
@@ -158,10 +159,11 @@ class MatchingSearch:
         self.matchings.reverse()  # matchings with a leaf matched come before those without
 
     def _exclude_pairs(self, start: PartialMatching) -> bool:
-        """Excludes pairs that would fall below the floor, and decides the leaves that then have no partner.
+        """Excludes pairs of leaves whose matching would make the size too small (below the floor), and leaves those
+        without any other partner unmatched.
 
         Returns:
-            Whether the result can still reach the floor.
+            Whether a matching that extends the result can still reach the floor.
         """
         while True:
             alone = 0
@@ -284,9 +286,10 @@ class MatchingSearch:
         return after if not alone or self._leave_unmatched(after, alone) else None
 
     def _find_copies(self, partial: PartialMatching, x: int) -> int:
-        """Returns a leaf and those that it is interchangeable with, as a bit mask.
+        """Returns a leaf and all undecided leaves that it is interchangeable with, as a bit mask.
 
-        If the leaf is decided to stay unmatched, all of these may be.
+        If the leaf is to stay unmatched, all of these may stay unmatched, too, since exchanging them gives the same
+        monomials.
         """
         exchanges = self.exchanges
         if exchanges is None or partial.kinds[exchanges.components[x]] < 0:
@@ -346,7 +349,7 @@ class MatchingSearch:
 
 
 def merge_weights(weight: int, max_weight: int, other: int, other_max: int) -> tuple[int, int]:
-    """Merges two classes of weights ``weight`` and ``other``.
+    """Returns the weight of the class that results from merging two classes of weights ``weight`` and ``other``.
 
     Returns:
         Weight and maximum weight of the merged class, in halves.
