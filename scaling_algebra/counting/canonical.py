@@ -23,11 +23,13 @@ MAX_CACHED = 2**17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """A component with canonically numbered classes. Equal components are one object.
+    """A component (leaves that share summed index classes) with canonically numbered classes. Equal components are one
+    object.
 
     Attributes:
-        open_count: number of open classes, 0 to open_count - 1; classes of its own are numbered after them.
-        axes: axis of each class of its own.
+        open_count: number of open classes, which are numbered 0 to open_count - 1. The summed ones are numbered after
+            them.
+        axes: axis of each summed class.
         leaves: sorted leaves.
     """
 
@@ -64,8 +66,8 @@ def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Lea
 
 
 def number_open(opens: Sequence[int]) -> dict[int, int]:
-    """Returns new numbers 0, 1, ... for the open classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0, 2:
-    1}``."""
+    """Returns new numbers 0, 1, ... for the open index classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0,
+    2: 1}``."""
     number: dict[int, int] = {}
     for c in opens:
         if c not in number:
@@ -74,7 +76,7 @@ def number_open(opens: Sequence[int]) -> dict[int, int]:
 
 
 def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
-    """Groups leaves into components, that is, by the summed classes that they share.
+    """Groups leaves into components: leaves that share a summed index class are in the same one.
 
     Args:
         leaves: the leaves.
@@ -122,11 +124,11 @@ def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: 
 def renumber_component(
     axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
-    """Numbers the classes of one component in order of appearance, after the open ones. The result serves as a cache
-    key.
+    """Numbers the index classes of one component in order of appearance, after the open ones. The result is used as a
+    cache key.
 
     Returns:
-        Number of open classes, axis of each class of its own, leaves.
+        Number of open classes, axis of each summed class, leaves.
     """
     inner, open_count = number.copy(), len(number)
     inner_axes, renumbered = [], []
@@ -187,7 +189,7 @@ def label_component(
 
 @lru_cache(MAX_CACHED)
 def _intern_component(open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
-    """Returns a canonical component; the same object for equal arguments."""
+    """Returns the component with these attributes. Equal arguments return the same object."""
     return Component(open_count, axes, leaves)
 
 

@@ -199,7 +199,7 @@ class MatchingSearch:
                     stack.append(after)
 
     def _pair_may_fit(self, partial: PartialMatching, x: int, y: int) -> bool:
-        """Tests cheaply whether matching leaves ``x`` and ``y`` may reach the floor.
+        """Tests quickly whether matching leaves ``x`` and ``y`` may give a size that reaches the floor.
 
         It cannot if merging a single pair of their classes loses too much. Always True if a matching below the floor
         may be larger than all that were excluded so far, so that ``omitted_bound`` is correct.
@@ -301,7 +301,11 @@ class MatchingSearch:
         return copies
 
     def _leave_unmatched(self, partial: PartialMatching, leaves: int) -> bool:
-        """Decides that leaves (a bit mask) stay unmatched, and with them those that have no other partner, in place.
+        """Decides, in place, that some leaves stay unmatched, and with them those that have no other partner.
+
+        Args:
+            partial: the partial matching to change.
+            leaves: the leaves, as a bit mask.
 
         Returns:
             Whether the result can still reach the floor.
@@ -328,7 +332,8 @@ class MatchingSearch:
         return self._reaches_floor(partial.upper_bound)
 
     def _reaches_floor(self, bound: int) -> bool:
-        """Tests whether a bound is at least the floor. If not, raises ``omitted_bound`` to it."""
+        """Tests whether an upper bound on a size is at least the floor. If it is not, the matching is omitted, and
+        ``omitted_bound`` is raised to the bound."""
         if self.floor is not None and bound < self.floor:
             if self.omitted_bound is None or bound > self.omitted_bound:
                 self.omitted_bound = bound
@@ -336,7 +341,8 @@ class MatchingSearch:
         return True
 
     def _is_dominated(self, partial: PartialMatching) -> bool:
-        """Tests whether a left and a right leaf with the same name and classes are left unmatched."""
+        """Tests whether a matching leaves two leaves with the same name and classes unmatched, a left and a right one,
+        so that another one is at least as large."""
         roots = partial.roots
         centred = {roots[c] for c in self.centred}
         for x in iterate_bits(partial.unmatched & (1 << self.left_count) - 1):

@@ -56,11 +56,11 @@ class Packing:
 
         Args:
             value: the exponent of n on the ray.
-            axes: power of each axis, a multiple of 1/2.
-            unknowns: count of each unknown.
+            axes: power of each axis in the formula, a multiple of 1/2.
+            unknowns: how often each unknown occurs in the formula.
 
         Raises:
-            UsageError: the exponent is not a multiple of the unit.
+            UsageError: the exponent is not a multiple of the smallest representable one.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:

@@ -103,8 +103,8 @@ class Signal:
     Attributes:
         indices: the open indices, such as ``"ik"``; ``KernelStore.indices`` has their axes.
         terms: packed exponent of each monomial's coefficient, by monomial id. It includes the std of the leaves.
-        tail_bound: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
-            dropped.
+        tail_bound: upper bound on the root-mean-square of everything that pruning dropped, as a packed exponent; None
+            if nothing was dropped.
         leaf_indices: indices of the tensor if the signal is a single initial tensor, whose operator norm is known; None
             for any other signal.
         name: name in explanations; empty for intermediate results.
@@ -112,10 +112,10 @@ class Signal:
         constant_along: indices along which the whole signal is constant, dropped terms included.
         without_centred: ``without_centred[x]`` is the signal without the terms that sum to zero over the index x.
             Indices over which no term sums to zero have no entry.
-        lower_bound: packed lower bound on the root-mean-square, if it is known from another argument than the size of
-            the monomials.
+        lower_bound: lower bound on the root-mean-square, as a packed exponent, if one is known from another argument
+            than the size of the monomials; otherwise None.
         certified_divisors: whether every size that the signal was divided by is certified.
-        doubt_bound: packed upper bound on the dropped terms that were in doubt; a part of ``tail_bound``.
+        doubt_bound: the part of ``tail_bound`` due to dropped monomials that were only upper bounds.
         depends_on: the initial tensors that the whole signal is a function of, dropped terms included, as a bit mask
             (``KernelStore.tensor_bit``); None if unknown.
         may_be_nonlinear: whether a monomial may stand for a nonlinear function of its leaves, entry by entry.

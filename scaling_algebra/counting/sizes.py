@@ -18,10 +18,11 @@ class SignalSizes(KernelStore):
     """Computes sizes of signals from their Wick monomials, as packed exponents."""
 
     def rms(self, s: Signal) -> int | None:
-        """Returns the size of a signal: the packed exponent of its root-mean-square over entries and initialisation.
+        """Returns the size of a signal: the exponent of its root-mean-square over entries and initialisation, packed
+        into an integer.
 
-        It is that of the largest monomial which is not in doubt, or ``Signal.lower_bound`` if that is larger; None if
-        there is neither.
+        It is that of the largest monomial that is not merely an upper bound, or ``Signal.lower_bound`` if that is
+        larger; None if there is neither.
 
         Law: a monomial has weight 1/2 per summed class and -1/2 per repeated open class. Source: the half-weight rule,
         tested against the Wick sum in tests/engine/test_half_weight.py.
@@ -94,7 +95,7 @@ class SignalSizes(KernelStore):
         return bool(names(s, self.find_leading(s)) - names(other, other.terms))
 
     def keeps_all_leading(self, s: Signal) -> bool:
-        """Tests whether the size is certified and every monomial of that size was kept."""
+        """Tests whether the size of a signal is certified and no monomial as large as the signal was dropped."""
         lead = self.rms(s)
         return s.certified_divisors and (
             s.tail_bound is None or (lead is not None and self.exponent(lead) > self.exponent(s.tail_bound))
@@ -104,15 +105,16 @@ class SignalSizes(KernelStore):
         """Returns the distinct exponents of n of a signal's monomials and bounds, largest first.
 
         Returns:
-            Pairs (exponent, exact). ``exact`` is False for monomials in doubt, for ``tail_bound`` and for
-            ``lower_bound``.
+            Pairs (exponent, exact). ``exact`` is False for monomials that are only upper bounds, for ``tail_bound`` and
+                for ``lower_bound``.
         """
         exponents = {(self.exponent(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail_bound, s.lower_bound) if x is not None)
         return tuple(sorted(exponents | {(self.exponent(x), False) for x in bounds}, reverse=True))
 
     def list_forms(self, s: Signal) -> tuple[Form, ...]:
-        """Returns the distinct formulas of the sizes of a signal's monomials, without monomials in doubt."""
+        """Returns the distinct formulas of the sizes of a signal's monomials, except those that are only upper
+        bounds."""
         clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 

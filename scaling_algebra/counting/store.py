@@ -1,4 +1,4 @@
-"""Wick monomials by id with their sizes, contractions, and a cache of products of monomials."""
+"""Stores Wick monomials by id, with their sizes, and caches products of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Meter:
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Adds to the work done.
+        """Adds nodes to the work done.
 
         Raises:
             Exhausted: the limit is exceeded.
@@ -138,16 +138,16 @@ class KernelStore(Packing):
 
     Attributes:
         kernels: Wick monomials by id.
-        weights: packed size of each monomial with coefficient 1, by id.
+        weights: size of each monomial with coefficient 1, as a packed exponent, by id.
         in_doubt: whether only an upper bound is known of a monomial, by id.
         has_unknown_numbers: whether a monomial is multiplied by numbers of which only the size is known, by id.
         axes: axis of each index.
         indices: axis of each index that monomials keep.
         half_weights: half the packed exponent of the dimension of each axis.
         search_half_weights: the same in small integers, for the matching search.
-        doubt_offset: is subtracted from the coefficient of a monomial in doubt; too small to change an exponent, so
-            that of equal ones the certain one comes first.
-        slack_step: packed size by which the search for a product goes deeper.
+        doubt_offset: is subtracted from the coefficient of a monomial that is only an upper bound. It is too small to
+            change an exponent, but of equally large monomials an exact one comes first.
+        slack_step: packed exponent by which the search for a product extends its range if it found too little.
         nodes_visited: number of search nodes of all products so far.
         notes: assumptions beyond counting powers so far, and reasons why something is unknown.
     """
@@ -196,7 +196,7 @@ class KernelStore(Packing):
         self.set_budget(Budget(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """Returns the rate of an axis on the ray."""
+        """Returns the rate at which an axis grows on the ray: it is n^rate."""
         return self.ray[axis]
 
     def with_budget(self, budget: Budget) -> Self:
@@ -303,7 +303,8 @@ class KernelStore(Packing):
         return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """Returns how the indices of two signals are connected in a product (see ``plan_contraction``)."""
+        """Returns how the indices of two signals are connected in a product; the arguments are those of
+        ``plan_contraction``."""
         return self.plan_contraction(a, b, out)[1]
 
     def plan_contraction(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:

@@ -160,7 +160,8 @@ class Analysis:
         self.initial_sizes = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
-        """Returns the bracket of a quantity after t updates.
+        """Returns the bracket of a quantity after t updates: lower and upper bounds on its size, which are equal if the
+        size is decided.
 
         Args:
             name: name of the quantity.
@@ -173,7 +174,7 @@ class Analysis:
         return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
     def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
-        """Returns the bracket that the strategies of a method give."""
+        """Returns the bracket of a quantity after the strategies of a method have narrowed it one after the other."""
         bracket = Bracket()
         for strategy in method.strategies.values():
             if not isinstance(strategy, Method):
@@ -183,11 +184,16 @@ class Analysis:
         return bracket
 
     def is_certified(self, name: str, t: int) -> bool:
-        """Whether the size of this quantity after t updates has already been computed by ``CERTIFIED``."""
+        """Whether this query has already been answered by the method ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
     def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Returns the brackets of each quantity after t = 0 .. steps updates."""
+        """Returns the brackets of quantities after 0, 1, ..., ``steps`` updates, by name.
+
+        Args:
+            steps: the largest number of updates.
+            names: names of the quantities, by default all.
+        """
         every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
@@ -221,8 +227,11 @@ class Analysis:
         )
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Returns the bracket of a quantity that the run with one budget gives. If it is zero because functions are
-        represented by polynomials, it counts as zero only if it is with a degree higher by two, too."""
+        """Returns the bracket of a quantity that the run with one budget gives.
+
+        If this says that the quantity is exactly zero, and polynomials represent functions, it must be zero with a
+        degree higher by two as well; otherwise the bracket is undecided.
+        """
         found = self.runs.read(name, t, budget)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
             return found
@@ -384,7 +393,8 @@ class RestrictedRuns:
                     yield step, point
 
     def _iterate_points(self, signal: str) -> Iterator[Point]:
-        """Yields the points of ``restricted_points``, each computed once and only when needed."""
+        """Yields the points of ``restricted_points``. They are cached, and a point is computed only when it is
+        needed."""
         points = restricted_points(self.whole.network, self.whole.point, signal)
         made, rest = self._points.setdefault(signal, ([], points))
         for k in count():

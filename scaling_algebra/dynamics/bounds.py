@@ -163,7 +163,7 @@ class BoundRun(Trajectory):
         A bound is recomputed only if a bound from which it was computed has grown.
 
         Returns:
-            False if the bounds grow without limit.
+            True if such bounds were found; False if they grow without limit.
 
         Raises:
             Exhausted: the size of a divisor is unknown, or a product takes too much work.
@@ -408,7 +408,8 @@ class BoundRun(Trajectory):
         return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns a bound on the part of a change whose gradients came through the signal ``via``.
+        """Returns an upper bound on the part of the change of a signal ``W x`` that is due to an update of W by those
+        gradients only which came through the signal ``via``.
 
         Raises:
             BeyondPowerCounting: the optimizer divides the step by the size of the whole gradient, which may be smaller

@@ -18,13 +18,13 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
 
 class Entrywise:
-    """Rule of an elementwise function, which is represented by a generic polynomial with the powers of its parity
-    class.
+    """Rule of an elementwise function. It is represented by a generic polynomial, which has only odd powers for an odd
+    function and only even powers for an even one.
 
     Law: let f(x) = sum_p c_p x^p with generic c_p. Then df = sum_p c_p sum_j x_0^j x_t^(p-1-j) dx and f' = sum_p p c_p
-    x^(p-1). Since x_t = x_0 + dx has every kernel of x_0, the sum over j is x_t^(p-1) up to constants, so df is f' dx.
-    Powers above the first are divided by the size of the argument if the function is homogeneous, or if it is unbounded
-    and its argument exceeds O(1).
+    x^(p-1). Since x_t = x_0 + dx has every monomial of x_0, the sum over j is x_t^(p-1) up to constants, so df is f'
+    dx. Powers above the first are divided by the size of the argument if the function is homogeneous, or if it is
+    unbounded and its argument exceeds O(1).
     """
 
     whole = True

@@ -131,7 +131,7 @@ def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
 
 
 def _list_tensors(network: Network, s: Statement) -> list[str]:
-    """Returns the names of the tensors in a statement; empty unless it is a product."""
+    """Returns the names of the tensors that a statement multiplies; empty if it is not a product."""
     terms = expand_product(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
 

@@ -60,7 +60,7 @@ class Products:
     """Multiplies signals and tensors at one point of the scaling.
 
     Attributes:
-        initial: the initial tensor of each parameter.
+        initial: maps each parameter to its initial tensor.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point) -> None:
@@ -90,7 +90,7 @@ class Products:
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
     def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
-        """Returns a signal times named multipliers."""
+        """Returns a signal multiplied by the given named multipliers."""
         scalars = self.list_scalars(multipliers)
         return self.algebra.scale_by(signal, *scalars) if scalars else signal
 

@@ -139,7 +139,7 @@ class Quantity:
 
 
 def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
-    """Returns all quantities of a network by name, in reporting order.
+    """Returns all quantities of a network by name, in the order in which reports list them.
 
     Raises:
         UsageError: two quantities have the same name.
@@ -248,7 +248,8 @@ def _list_product_parts(network: Network, statement: Product, initial: Reading) 
 
 
 def _write_weighted_sum(network: Network, statement: Product) -> str:
-    """Returns the formula of a product without its tensors, such as ``M^-a sum_i phi_i h3i``."""
+    """Returns the formula of a product in which weights multiply a signal, without the tensors behind the signal, such
+    as ``M^-a sum_i phi_i h3i``."""
     summed = summed_expert_indices(network, statement)
     weights = [w.name for w in expand_product(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
@@ -285,10 +286,10 @@ def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
 
 
 def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
-    """Returns a quantity by its name, or the inner product ``"<A, B>"`` of two signals.
+    """Returns the quantity with a given name, or the inner product ``"<A, B>"`` of two signals.
 
-    The inner product sums over all indices except that of the experts. ``A@t`` is A after t updates, whatever number of
-    updates is requested.
+    The inner product sums over all indices except those of experts. In it, ``A@1`` is A after one update, and plain
+    ``A`` is A after as many updates as are requested.
 
     Raises:
         UsageError: there is no such quantity, or the two signals have different indices.
@@ -463,7 +464,7 @@ def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
 
 
 def _list_gradients(network: Network) -> list[Quantity]:
-    """Returns the gradient at each signal of the backward pass, with its parts."""
+    """Returns the quantities of the backward pass: the gradient at each signal, and its parts."""
     entries = []
     for adjoint in list_gradients(network):
         entries.append(_make_gradient(network, adjoint, "", {}))
@@ -506,7 +507,7 @@ def _read_loss_gradient(loss: str, x: str) -> Reading:
 
 
 def _list_tensor_sizes(network: Network) -> list[Quantity]:
-    """Returns the update ``dW`` and the gradient ``gW`` of each tensor W."""
+    """Returns two quantities for each tensor W: the size of its update (``dW``) and that of its gradient (``gW``)."""
     symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
     updates = [
         Quantity(f"d{w}", f"{w}_t - {w}_0", _call_method("update_size", role), role) for role, w in symbols.items()

@@ -93,11 +93,11 @@ class Runs:
         return self._runs[budget]
 
     def make_run(self, budget: Budget, start: Trajectory | None = None) -> Trajectory:
-        """Creates a run for a budget.
+        """Creates the training run for a budget.
 
         Args:
             budget: the budget.
-            start: a run from which values and gradients before training are taken.
+            start: another run from which values and gradients before training are taken; None to compute them.
         """
         algebra = self.algebra(budget)
         degrees: Degrees = "lowest" if budget in self.linear else "raised" if self.raised else "usual"
@@ -177,7 +177,7 @@ class Runs:
 
     @cached_property
     def is_nonlinear(self) -> bool:
-        """True if functions, or the steps of an optimizer, are represented by polynomials of degree above one."""
+        """True if a function, or an optimizer step, is represented by a polynomial of a degree above one."""
         return self.has_nonlinear_steps() or any(f.stands_for for f in self.network.functions)
 
     def has_nonlinear_steps(self, signs: bool = False) -> bool:

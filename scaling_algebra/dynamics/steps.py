@@ -233,7 +233,7 @@ def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> i
 
 
 def _sums_indices(tr: TrainingRun, role: str, factors: Factors) -> bool:
-    """Whether a gradient is a sum over indices that the tensor does not have."""
+    """Whether the product of the given factors of a gradient sums over indices that the tensor does not have."""
     indices = tr.network.tensors[role].indices
     return any(c not in indices for s in factors for c in s.indices)
 

@@ -42,7 +42,7 @@ class Tails:
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
     def initial_degree(self, signal: str) -> int:
-        """Returns the degree of a signal before training."""
+        """Returns the degree in Gaussians of a signal before training (``STEEP`` for exp)."""
         return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
     def change_degree(self, signal: str, t: int) -> int:
@@ -177,7 +177,7 @@ class Tails:
 
 
 def _find_degree(monomials: Monomials) -> int:
-    """Returns the largest degree of a signal's terms."""
+    """Returns the largest degree of the given terms of a signal."""
     return max(sum(degree for _, degree in x) for x in monomials)
 
 

@@ -1,7 +1,7 @@
 """The optimizer steps of a training run, computed from the gradients of each tensor.
 
-SGD with learning rate eta gives one increment ``eta * g x`` for each use of a tensor, Adam the same with
-``1/normaliser``, and signs and orthogonalised matrices other factors (``steps.py``).
+For each use of a tensor, SGD with learning rate eta gives one increment ``eta * g x``, and Adam ``eta * g x /
+normaliser``. Optimizers that use signs or orthogonalised matrices change the factors g and x as well (``steps.py``).
 Read next: ``steps.py`` (signs and singular directions of gradients), ``products.py`` (multiplies increments).
 """
 

@@ -26,9 +26,9 @@ class Clause:
     """A disjunction of inequalities, at least one of which must hold.
 
     Attributes:
-        label: the desideratum that requires it.
+        label: name of the desideratum that requires it.
         atoms: the inequalities.
-        because: the fact about the network from which it follows.
+        because: what the clause says about the network, in words.
     """
 
     label: str

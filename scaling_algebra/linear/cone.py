@@ -31,7 +31,7 @@ class Cone:
 
     @cached_property
     def rays(self) -> tuple[Vector, ...]:
-        """The rays that span the cone."""
+        """The rays that span the cone, as vectors of coprime integers."""
         if self.spanning:
             return self.spanning
         walls = [tuple({"K": -1, "M": 1}.get(x, 0) for x in self.axes)] if "K" in self.axes else []
