@@ -91,7 +91,7 @@ class Budget:
 
 
 _OUTSIDE_CONTENT = ("without_centred", "origin", "name", "terms")
-"""Attributes of ``Signal`` that ``Signal.content`` treats separately or ignores."""
+"""Attributes of ``Signal`` that ``Signal.content`` handles separately or ignores."""
 
 
 class Signal:

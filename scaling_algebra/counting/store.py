@@ -177,7 +177,7 @@ class KernelStore(Packing):
         self._along: dict[tuple[int, int], int] = {}
         self.has_unknown_numbers: list[bool] = []
         self._certain: dict[int, int] = {}
-        """For each monomial in doubt, the one without the mark."""
+        """Maps each monomial that is only an upper bound to the same monomial without this mark."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
         halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self.half_weights.items()}
         self._grain = gcd(*halves.values()) or 1

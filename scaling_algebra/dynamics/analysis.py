@@ -608,7 +608,7 @@ def search_few_monomials(q: Query, known: Bracket) -> Bracket:
     analysis, name, t = q
     if known.decided:
         return known
-    # with raised degrees, kernels have as many leaves as the products have signals
+    # with raised degrees, monomials have as many leaves as the products have signals
     few = analysis.whole is not None or (analysis.raised and not t)
     allowed = RESTRICTED_BUDGETS if few else WITNESS_BUDGETS
     for budget in (x for x in allowed if t < 2 or not x.bounds_inner_products):

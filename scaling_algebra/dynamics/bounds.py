@@ -45,8 +45,8 @@ ROUNDS = 6
 """Maximum number of passes over all bounds; if they still grow, there are no bounds. Those of the shipped networks
 are constant after at most 4 passes."""
 FAR = 8
-"""Bounds above this multiple of the largest given exponent count as unbounded. Unbounded ones mostly exceed it within
-two passes."""
+"""Bounds above this multiple of the largest given exponent count as infinite. Bounds that grow without limit mostly
+exceed it within two passes."""
 
 Bounded = tuple[str, str]
 """Key of a bound: ``("change", signal)`` or ``("gradient", signal)``."""
@@ -152,8 +152,8 @@ class BoundRun(Trajectory):
         self.read, self.updates_of = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.outgrown = dict[str, str]()
-        scale = self.algebra.ray.largest  # scales with the ray
-        # stands for a missing bound
+        scale = self.algebra.ray.largest
+        # stands for a missing bound; it scales with the ray
         self._endless = self.algebra.pack(4 * scale * ceil(_growth_limit(self) / scale), {}, {})
         self.assumes: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Brackets: a lower and an upper bound on the size of a quantity, and what they rest on.
+"""Brackets: a lower and an upper bound on the size of a quantity, and the assumptions they depend on.
 
 Sizes are exponents of n on a ray: ``Bracket(low=-1/2, high=0)`` says that n^(-1/2) <= size <= n^0, up to constants.
 """

@@ -77,6 +77,6 @@ NEXT_UPDATE_WORK = 5_000
 INITIAL_SIZE_WORK = 20_000
 """Work for a size before training by which steps are divided."""
 PIECE_WORK = 100_000
-"""Work for the piece of a sum over experts that is due to one tensor."""
+"""Work for computing the part of a sum over experts that is due to the change of one tensor."""
 STRUCTURES_WORK = 1_200_000
-"""Work for all structures together if each is judged at the layer-wise law."""
+"""Work for all structures (which tensors are tied or zero) together, if each is tried at the layer-wise law only."""

@@ -28,7 +28,7 @@ class Entrywise:
     """
 
     whole = True
-    """True if the function depends on its whole argument, and not only on a centred part."""
+    """True if the function depends on its whole argument, False if it ignores the mean of the argument."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -187,7 +187,7 @@ class Entrywise:
             return tr.algebra.scale_by(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
         return signal
 
-    # top-K selections, which are drawn anew if the argument changed by at least its spread
+    # top-K selections: other entries are selected if the argument changed by at least its spread
 
     def _select_entries(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Returns a signal at the entries that the function selects after t updates, and zero elsewhere; the signal
@@ -268,11 +268,13 @@ class Entrywise:
 
 
 class Softmax(Entrywise):
-    """Rule of a softmax. Law: phi = (1 + x + ...) / n for n entries and the argument x minus its mean, because a
-    softmax shares 1 among its entries and ignores a common shift. Its Jacobian diag(phi)(I - 1 phi^T) annihilates
-    constants, and the change of shares and the gradient at the logits sum to zero. With a selection only the selected
-    entries remain.
-    Fails: along an index that grows, if e^x may lack a second moment (``explain_heavy_tails``)."""
+    """Rule of a softmax along an index with n entries.
+
+    Law: phi = (1 + x + ...) / n for the argument x minus its mean, because a softmax distributes 1 over its entries and
+    ignores a common shift. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and the change of phi and the
+    gradient at the logits sum to zero. With a selection (top-K) only the selected entries are nonzero.
+    Fails: along an index that grows, if e^x may lack a second moment (``explain_heavy_tails``).
+    """
 
     whole = False
 

@@ -122,7 +122,7 @@ class Ledger:
         needed before.
         """
         on, known, work = error.needed
-        if on not in self._entries[key].needs:  # it failed in another question
+        if on not in self._entries[key].needs:  # it failed in another query
             known, work = set[Hashable](), 0
         work += self._sum_work(key, known)
         error.needed = key, known, work

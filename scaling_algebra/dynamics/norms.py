@@ -60,7 +60,7 @@ class Norm:
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
         if (
             t and tr.algebra.budget.bounds_inner_products
-        ):  # some kernels of y are only bounds, so its multiples are unknown
+        ):  # some monomials of y are only bounds, so its multiples are unknown
             raise Exhausted
         y = tr.value(s.out, t)
         if tr.change(s.out, t).is_zero:
@@ -140,13 +140,13 @@ DIRECTION = Direction()
 
 
 def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
-    """Whether an elementwise polynomial can represent a norm: its index does not grow, and its output is combined with
-    independent entries only.
+    """Whether a norm y of x can be represented by an elementwise polynomial of x. It can if its index does not grow,
+    and y is combined with independent entries only.
 
-    Law: let x be the output of one tensor, possibly times constants. A sum over the index of y has no identity such as
-    that of sum y^2 if it is a sum of products of y with signals that do not depend on this tensor; or of one function
-    of y alone or with signals that depend on other tensors, or times itself if the function is nonlinear. |y| = relu(y)
-    + relu(-y) does have such an identity.
+    Law: the entries of y obey one identity, a constant sum of y^2. Let x be the output of one tensor, possibly times
+    constants. A sum over the index does not contain this identity if its terms are products of y with signals that do
+    not depend on this tensor; or one function of y, alone or times signals that depend on other tensors, or times
+    itself if it is nonlinear. A sum with |y| = relu(y) + relu(-y) does contain it.
     """
     role = _find_source_tensor(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
@@ -224,7 +224,7 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-    """Returns a signal divided by the size of a norm's argument after t updates."""
+    """Returns a signal divided by a norm's divisor after t updates, which is the size of the norm's argument."""
     return tr.algebra.scale_by(signal, find_divisor(tr, s, t))
 
 

@@ -118,7 +118,7 @@ class Run(Protocol):
 
 
 Reading = Callable[[Run, int], Any]
-"""A function (run, t) -> signal or entry size after t updates."""
+"""A function (run, t) that evaluates a quantity after t updates: a signal, or the size of a tensor's entries."""
 
 
 @dataclass(frozen=True)

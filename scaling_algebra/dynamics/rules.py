@@ -78,8 +78,8 @@ class _Product:
 
 
 class _Sum:
-    """Rule of a sum: value and change are the sums of those of the terms, and the gradient at each term is that of the
-    sum."""
+    """Rule of a sum: its value and its change are the sums of those of its terms, and the gradient at each term is the
+    gradient at the sum."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([tr.read_factor(x, "value", t) for x in s.inputs])

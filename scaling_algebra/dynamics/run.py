@@ -35,7 +35,7 @@ Degrees = Literal["usual", "raised", "lowest"]
 Modes = Mapping[str, Mode]
 """Parameter -> "init" or "update", if only this part of the tensor is used. Other parameters are used as a whole."""
 Certified = Callable[[str, int], "int | None"]
-"""A function (name, t) -> packed size of a quantity after t updates if it is certified, else None."""
+"""A function (name, t) -> size of a quantity after t updates as a packed exponent, or None if it is not certified."""
 MODES: tuple[Mode, ...] = ("init", "update")
 
 

@@ -36,7 +36,7 @@ NONE: Mapping[str, Divisor] = {}
 _LONG = 8
 """Number of tensors on the longest path above which a monomial may have one more leaf for each further tensor."""
 _FRAMES, _DEEPEST = 200, 60_000
-"""Python stack frames allowed for each statement, and in total. Signals are evaluated recursively."""
+"""Number of Python stack frames allowed for each statement, and maximum in total. Signals are evaluated recursively."""
 
 
 @dataclass(eq=False)

@@ -1,8 +1,9 @@
-"""Steps of an optimizer that normalises the gradient of a tensor: by its signs (Adam), or by its singular values
-(Muon).
+"""Steps of an optimizer that normalises the gradient of a tensor: by the signs of its entries (Adam), or by its
+singular values (Muon).
 
-A gradient is a sum of products, one for each use of the tensor, such as ``g x^T``. A sign drops positive factors, and
-the sign of a sum is not the sum of signs; orthogonalisation sets all singular values to one.
+A gradient is a sum of products, one for each use of the tensor, such as ``g x^T``. The sign of a product does not
+depend on positive factors, and the sign of a sum is not the sum of the signs. Orthogonalisation sets all singular
+values to one.
 Read next: ``updates.py`` (takes the steps), ``scaling_algebra/spec/optimizers.py`` (which optimizers these are).
 """
 
@@ -36,7 +37,8 @@ SKEWED = 12
 """Maximum number of monomials of a gradient for which higher powers in a step are computed; as many as the first
 budget keeps."""
 Addend = tuple[int | None, frozenset[str], Any]
-"""A term of a sum: (packed size, names of functions and sums that make entries of it exactly zero, the term)."""
+"""A term of a sum, as (its size as a packed exponent, or None if it is unknown or zero; names of the functions and sums
+that make entries of it exactly zero; the term itself)."""
 
 
 def vanishes(factors: Factors) -> bool:

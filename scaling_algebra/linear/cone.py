@@ -10,7 +10,8 @@ from functools import cached_property
 from .linear import Linear, Vector, direction, dot
 
 _WEIGHTS = ((3, 5, 7, 11, 13, 17, 19, 23), (13, 7, 11, 3, 5, 23, 17, 19))
-"""Weights of the spanning rays in an interior ray. They are chosen so that the ray lies on no simple wall."""
+"""Weights of the spanning rays in an interior ray. They are chosen so that the ray lies on no plane with
+small coefficients."""
 
 Sides = tuple[Linear, ...]
 

@@ -26,9 +26,9 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Form
 
 _WORK = (200, 2_000)
-"""Budgets of matching searches for one product: for the complete forms of a quantity, and for its upper bounds."""
+"""Limits on the work for one product: when the exact size of a quantity is computed, and when it is only bounded."""
 _TOTAL = 100_000
-"""Budget of all products in the forms of one quantity."""
+"""Limit on the work for all products in one quantity."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of the output of a linear map or an aggregation."""
 

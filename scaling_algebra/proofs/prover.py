@@ -51,7 +51,7 @@ from .clauses import RayFacts
 from .every_step import open_later
 
 _FORMS = 128
-"""Maximum number of forms of one product in a proof; beyond it they are replaced by bounds."""
+"""Maximum number of combinations of unknowns in one product. If there are more, sizes are replaced by bounds."""
 
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, so that training is like gradient descent"
