@@ -76,7 +76,7 @@ NO_COMMON = "the desiderata that determine the parameters have no common solutio
 """Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = limit_lead(NEXT_UPDATE_WORK)
 """Budget for the update after the horizon."""
-_SPENT = "the sum that gives its size takes more work than the largest limit, that of --effort"
+_SPENT = "adding up its terms takes more work than the largest limit (--effort)"
 """The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
