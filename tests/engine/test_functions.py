@@ -31,7 +31,7 @@ from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import find_torch_function
-from scaling_algebra.verify.tracing.entries import seen
+from scaling_algebra.verify.tracing.activations import seen
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes

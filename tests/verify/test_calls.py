@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.spec.networks.functions import FUNCTIONS
-from scaling_algebra.verify.tracing import Unreadable, entries, trace_equations
-from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing import Unreadable, activations, trace_equations
+from scaling_algebra.verify.tracing.activations import classified
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
 from .. import shared
@@ -258,8 +258,8 @@ def test_functions_are_told_apart_by_their_values(monkeypatch):
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
     wide = {**FUNCTIONS, "mine": replace(FUNCTIONS["silu"], powers=frozenset({1, 2, 3}))}
-    monkeypatch.setattr(entries, "FUNCTIONS", wide)
-    monkeypatch.setattr(entries, "NAMES", ("mine",))
+    monkeypatch.setattr(activations, "FUNCTIONS", wide)
+    monkeypatch.setattr(activations, "NAMES", ("mine",))
     assert classified(F.mish) == "mine" and classified(torch.sinh) == classified(lambda x: torch.exp(x) - 1) == ""
 
 

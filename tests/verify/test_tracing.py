@@ -28,12 +28,12 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import TracedModel, Unreadable, trace_equations
-from scaling_algebra.verify.tracing.calls import RULES, plain
 from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, NO_GRADIENT, TRAINING, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing.model_loading import ModelOption
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.rule_table import RULES, plain
 from scaling_algebra.verify.tracing.shapes import read_by_shape
-from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
 

@@ -23,8 +23,8 @@ from scaling_algebra.verify.tracing.config_probing import ConfigDifference, prob
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names, read_probed_config
 from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
 from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, roles_of
+from scaling_algebra.verify.tracing.model_loading import WIDTHS
 from scaling_algebra.verify.tracing.readings import read_module
-from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
 from .initial_values import build_twin

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
+from .build_checks import check_returned, check_torch, find_optimizers
 from .nodes import Unreadable
-from .returned import check_returned, check_torch, find_optimizers
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Default size of each axis when a module is read; any other axis has ``OTHER``."""

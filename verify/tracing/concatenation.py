@@ -1,6 +1,6 @@
 """Rules for concatenations, stacks, and assignments to parts of new tensors.
 
-Read next: ``layout.py`` (moves entries), ``products.py`` (sums over concatenations).
+Read next: ``data_movement.py`` (moves entries), ``products.py`` (sums over concatenations).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .calls import rule
+from .data_movement import find_places
 from .graph import View
 from .indices import convert_constant
-from .layout import find_places
 from .nodes import Blend, Concatenation, ConstantNode, IndexClass, Parameter, Pieces
 from .products import act_on_constant, assign_labels
-from .reading import Reader
+from .reader import Reader
+from .rule_table import rule
 
 
 @rule("setitem")

@@ -1,6 +1,6 @@
 """Builds small models for any transformers configuration, by what its numbers were found to mean.
 
-No table of key names is used. Read next: ``sources.py`` (reads the models built here).
+No table of key names is used. Read next: ``model_loading.py`` (reads the models built here).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums, products and functions of tensors, entry by entry. Read next: ``rules.py``, ``table.py``."""
+"""Sums, products and functions of tensors, entry by entry. Read next: ``rules.py``, ``rule_application.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .graph import NUMBER, View, times
 from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
-from .mixing import find_permuted_pair, signed
 from .nodes import (
     Centred,
     Concatenation,
@@ -37,8 +36,9 @@ from .nodes import (
     Vector,
     asked_once,
 )
+from .permuted_copies import find_permuted_pair, signed
 from .products import SIGNED, act_on_constant, assign_broadcast_keys, assign_labels, contract
-from .reading import Reader
+from .reader import Reader
 
 SUMS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""

@@ -1,7 +1,7 @@
 """Views of nodes as torch tensors, and changes of whole graphs.
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
-sizes of a class over all builds say its axis. Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations

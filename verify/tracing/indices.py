@@ -1,6 +1,6 @@
 """Slices and entries of views, which are pushed down to the tensors they are made of, and constants of the equations.
 
-Read next: ``products.py``, ``layout.py`` (rules for views and slices).
+Read next: ``products.py``, ``data_movement.py`` (rules for views and slices).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .nodes import (
     TracedNode,
     Unreadable,
 )
-from .reading import Reader
+from .reader import Reader
 
 
 def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:

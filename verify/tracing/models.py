@@ -1,6 +1,6 @@
 """``read_equations``: derives the network of a module from a function that builds the module at any size.
 
-Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
+Read next: ``recording.py``, ``reader.py``, ``loop_folding.py``, ``equation_writer.py``, in that order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import iterate_with_progress
 
-from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
+from . import concatenation, data_movement, recognised_functions, routing, rules  # noqa: F401 - fill the table
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
-from .folding import Folder, drop_same_size_nodes, split_packed_parameters
+from .equation_names import Powers, Span
+from .equation_writer import Writer
+from .function_recognition import Regions
 from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
 from .graph import View, wiring
-from .naming import Powers, Span
+from .loop_folding import Folder, drop_same_size_nodes, split_packed_parameters
 from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
-from .reading import Reader
+from .reader import Reader
 from .recording import Recording, find_balance_buffers, record, renumber
-from .regions import Regions
-from .table import apply_rule
+from .rule_application import apply_rule
 from .wide_builds import find_wide_builds
-from .writing import Writer
 
 COUNTS = ("M", "L")
 """Axes that may be the length of a loop, so that the number of calls may grow with them."""
@@ -391,7 +391,7 @@ def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
     runs = [replace(runs[0], places={}), *(renumber(run, runs[0]) for run in runs[1:])]
     regions = Regions(runs)
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply_rule, functions.read, regions)
+        reader = Reader(runs, splits, apply_rule, recognised_functions.read, regions)
         try:
             return reader, reader.read()
         except Restart:

@@ -13,7 +13,6 @@ import torch
 
 from .graph import Dims, View, times
 from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
-from .mixing import find_permuted_pair, mixes, signed
 from .nodes import (
     Concatenation,
     ConstantNode,
@@ -29,7 +28,8 @@ from .nodes import (
     asked_once,
     walk,
 )
-from .reading import Reader
+from .permuted_copies import find_permuted_pair, mixes, signed
+from .reader import Reader
 
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key (any hashable value) for each of its dimensions."""

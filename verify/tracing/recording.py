@@ -3,7 +3,7 @@
 A torch function mode sees each call before it is decomposed. Inside a call without a rule, a dispatch mode sees the
 aten calls, which are looked up under the same names. Nothing is compiled, so loops that depend on data run as they are.
 Read
-next: ``reading.py``.
+next: ``reader.py``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scaling_algebra.errors import guard_foreign_code
 
 from .building import GuessedInput
-from .calls import APART, MAKERS, plain, ruled
 from .nodes import NotFinite, Unreadable, refused
+from .rule_table import APART, MAKERS, plain, ruled
 
 TO_PYTHON = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that convert a tensor to a Python number."""

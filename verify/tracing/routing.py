@@ -1,6 +1,6 @@
 """Rules that read the selection of experts (top-K, gather), embeddings and masks as equations.
 
-Read next: ``layout.py`` (indices), ``rules.py``.
+Read next: ``data_movement.py`` (indices), ``rules.py``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .calls import rule
 from .elementwise import check_shares, function_of, same_size, spread
 from .graph import View
 from .indices import select_entries
 from .nodes import DataNode, FewChosen, FunctionNode, IndexClass, Selection
 from .products import contract
-from .reading import Reader
+from .reader import Reader
+from .rule_table import rule
 
 
 def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import rule
+from .data_movement import reshaped
 from .elementwise import added, function_of, multiplied, scaled
 from .graph import View
 from .indices import convert_constant
-from .layout import reshaped
 from .nodes import SameSize
 from .products import contract
-from .reading import Reader
+from .reader import Reader
+from .rule_table import rule
 
 # products -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,9 @@ def multiply(reader: Reader, a: Any, b: Any) -> View:
 
 @rule("div")
 def divide(reader: Reader, a: Any, b: Any) -> View:
-    """Returns ``a / b`` for a constant b. (Norms and normalised gates are recognised before, in ``regions.py``.)
+    """Returns ``a / b`` for a constant b.
+
+    Divisions in norms and normalised gates are recognised earlier, in ``function_recognition.py``.
 
     Raises:
         Unreadable: b is a signal.

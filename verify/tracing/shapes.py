@@ -25,14 +25,14 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
-from .calls import plain
-from .fixed import made as replay
+from .equation_names import LETTERS, Powers, fit_powers
 from .gradients import FROZEN
 from .graph import NUMBER
+from .linear_probe import made as replay
 from .models import COUNTS, TracedModel
-from .naming import LETTERS, Powers, fit_powers
 from .nodes import Sizes, Unreadable
 from .recording import Recording, Ref, TorchCall, leaves, record
+from .rule_table import plain
 
 DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """The dimensions of a parameter: those that are summed, those that index its output, and those that count separate

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .calls import SAME, plain
 from .nodes import refused
 from .recording import Recording, Ref, TorchCall, refs
+from .rule_table import SAME, plain
 
 TIMES, WIDEST = 16, 1024
 """Minimum ratio by which a wide build is larger, and the maximum size of an axis in one."""

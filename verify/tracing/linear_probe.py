@@ -1,10 +1,10 @@
 """Reads a call without a rule that is linear along axes that do not grow: y[p,a] = C[p,q] x[q,a].
 
-The matrix C is determined by probing. The call is run again on the outer product of a random tensor along the axes
-that do not grow (q) and one random vector along those that grow (a). If every entry of the result, as a multiple of
-that vector, equals an entry of the random tensor up to sign, then C selects entries. Otherwise the call is run on each
-unit vector along q, and the multiples are the columns of C. Read next: ``products.py`` (contractions), ``table.py``
-(tries this when a call has no rule), ``writing.py`` (the constant in the equations).
+The matrix C is determined by probing. The call is run again on the outer product of a random tensor along the axes that
+do not grow (q) and one random vector along those that grow (a). If every entry of the result, as a multiple of that
+vector, equals an entry of the random tensor up to sign, then C selects entries. Otherwise the call is run on each unit
+vector along q, and the multiples are the columns of C. Read next: ``products.py`` (contractions),
+``rule_application.py`` (tries this when a call has no rule), ``equation_writer.py`` (the constant in the equations).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .graph import Dims, View
 from .indices import collapse_constant, make_fixed_constant
 from .nodes import IndexClass, Pieces
 from .products import contract
-from .reading import Reader
+from .reader import Reader
 from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
 
 MOST = 3000

@@ -1,7 +1,7 @@
 """Reads recognised functions (elementwise functions, norms, gates, rotations) as equations.
 
-``regions.py`` recognises that one tensor is a known function of another, whatever calls lie between; ``read`` turns
-this into nodes of the graph. Read next: ``regions.py``.
+``function_recognition.py`` recognises that one tensor is a known function of another, whatever calls lie between;
+``read`` turns this into nodes of the graph. Read next: ``function_recognition.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
+from .activations import sign_of
 from .elementwise import (
     GATES,
     add_constant,
@@ -26,7 +27,7 @@ from .elementwise import (
     same_size,
     scaled,
 )
-from .entries import sign_of
+from .function_recognition import ToldFunction
 from .graph import View
 from .indices import convert_constant
 from .nodes import (
@@ -42,9 +43,8 @@ from .nodes import (
     walk,
 )
 from .products import contract
-from .reading import Reader
+from .reader import Reader
 from .recording import Ref, refs
-from .regions import ToldFunction
 from .routing import selection, slots_along
 
 STANDS = ", which scales with the same powers but has other values"

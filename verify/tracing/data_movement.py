@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .calls import rule
 from .graph import Dims, View
 from .indices import select_entries, select_entry, slice_view
 from .nodes import IndexClass, Pieces, Sizes
-from .reading import Reader
+from .reader import Reader
 from .recording import Recording, Ref, TorchCall, leaves
+from .rule_table import rule
 
 Places = NDArray[np.int64]
 """Positions of entries, in a flattened tensor or along one index."""

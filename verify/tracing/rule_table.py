@@ -1,9 +1,9 @@
 """Names of torch calls, and the table of the rules that read them as equations.
 
 Functions, methods and aten operators share one name: ``__radd__``, ``add_`` and ``aten::add`` are all ``add``. A
-function of one tensor that keeps its shape needs no rule, because it is recognised by its values (``regions.py``). Any
-other call without a rule is decomposed into aten calls that have one (``recording.py``). Read next: ``table.py``
-(applies the rules), ``docs/extending.md`` (how to add one).
+function of one tensor that keeps its shape needs no rule, because it is recognised by its values
+(``function_recognition.py``). Any other call without a rule is decomposed into aten calls that have one
+(``recording.py``). Read next: ``rule_application.py`` (applies the rules), ``docs/extending.md`` (how to add one).
 """
 
 from __future__ import annotations

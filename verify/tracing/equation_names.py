@@ -1,6 +1,6 @@
 """Chooses the names in the equations of a traced module: axes, index names, symbols of tensors, names of signals.
 
-Read next: ``writing.py``.
+Read next: ``equation_writer.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``drop_same_size_nodes`` leaves out what equations cannot say, ``Folder`` merges the experts or the layers of a loop,
 and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
-``writing.py``.
+``equation_writer.py``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 
+from .function_recognition import Regions, ToldFunction
 from .graph import Dims, View
 from .nodes import (
     ConstantNode,
@@ -37,7 +38,6 @@ from .nodes import (
     walk,
 )
 from .recording import Recording, Ref, TorchCall, VaryingNumber, refs
-from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 """Maps an index of a leaf to the sizes of the two indices that it is split into, at every build."""

@@ -1,7 +1,8 @@
-"""Reads a torch call as equations, by its rule in ``calls.py``.
+"""Reads a torch call as equations, by its rule in ``rule_table.py``.
 
 A rule gets the reader and the arguments of the call, with views in place of tensors, and returns the views of its
-results. Read next: ``rules.py``, ``layout.py``, ``routing.py`` (the rules), ``docs/extending.md`` (how to add one).
+results. Read next: ``rules.py``, ``data_movement.py``, ``routing.py`` (the rules), ``docs/extending.md`` (how to add
+one).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 
 from scaling_algebra.errors import UsageError
 
-from .calls import MAKERS, RULES, SAME, plain
 from .elementwise import Cancels, cat_as_sum
-from .fixed import linear
 from .graph import View
+from .linear_probe import linear
 from .nodes import DataNode
-from .reading import Reader, stopped
+from .reader import Reader, stopped
 from .recording import STOPS, leaves, map_leaves, refs
+from .rule_table import MAKERS, RULES, SAME, plain
 
 COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 """Comparisons, which have no gradient."""

@@ -5,7 +5,7 @@ the composition of the recorded calls between them, and g can be run again on ot
 elementwise function of the language, or one of the functions along dimensions in ``ALONG`` (norms, softmax, ...), at
 several scales and at every build. Of all x for which g is known, the earliest is used. For example, the calls of
 ``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only tensors that the output needs are
-examined. Read next: ``entries.py`` (elementwise functions), ``functions.py`` (the result as equations).
+examined. Read next: ``activations.py`` (elementwise functions), ``recognised_functions.py`` (the result as equations).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .activations import classified, fitted, generic, seen
 from .building import in_float64
-from .calls import plain, ruled
-from .entries import classified, fitted, generic, seen
 from .nodes import Vector
 from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
+from .rule_table import plain, ruled
 
 ROOT = -1
 """The root of the tree of dominators: the dominator of a tensor that no single tensor dominates."""

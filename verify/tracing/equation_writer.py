@@ -1,6 +1,6 @@
 """Writes the graph of a module as the text of a network (TOML): one equation for each node.
 
-There is one function for each kind of node. Read next: ``naming.py`` (names of axes, indices and tensors),
+There is one function for each kind of node. Read next: ``equation_names.py`` (names of axes, indices and tensors),
 ``models.py`` (uses the text), ``docs/networks.md`` (the language).
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 
-from .entries import NAMES
+from .activations import NAMES
+from .equation_names import EquationNames, Powers, fit_powers, write_indexed
 from .graph import View
-from .naming import EquationNames, Powers, fit_powers, write_indexed
 from .nodes import (
     Concatenation,
     ContractionNode,
