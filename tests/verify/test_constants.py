@@ -620,7 +620,7 @@ def test_a_factor_behind_a_tied_embedding_changes_nothing(monkeypatch):
     the numbers are those of the embedding without its factor."""
     truth = trained_tied(0, -0.5)
     torch.testing.assert_close(trained_tied(0.5, 0), truth, rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(equation_writer, "_beside", lambda *_: None)
+    monkeypatch.setattr(equation_writer, "_absorb_factor", lambda *_: None)
     assert float((trained_tied(0.5, 0) - truth).abs().max()) > 0.1 * float(truth.abs().max())
 
 
@@ -848,6 +848,6 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     with pytest.raises(Unreadable, match=said):
         trace_equations(before(between, drawn(3, 4), near=near))
     monkeypatch.setattr(models, "find_wide_builds", lambda *_: {})  # a planted fault
-    monkeypatch.setattr(function_recognition, "_bounds_length", lambda *_: False)
-    monkeypatch.setitem(function_recognition.SCALES, "rmsnorm", (1, 30, 1e3))
+    monkeypatch.setattr(function_recognition, "_clamps_length", lambda *_: False)
+    monkeypatch.setitem(function_recognition.PROBE_SCALES, "rmsnorm", (1, 30, 1e3))
     assert trace_equations(before(between, drawn(3, 4), near=near)).error < 1e-12

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .data_movement import find_places
+from .data_movement import find_positions
 from .graph import View
 from .indices import convert_constant
-from .nodes import Blend, Concatenation, ConstantNode, IndexClass, Parameter, Pieces
+from .nodes import Concatenation, ConstantNode, FixedConcatenation, IndexClass, Parameter, PartialTensor
 from .products import act_on_constant, assign_labels
 from .reader import Reader
-from .rule_table import rule
+from .rule_table import register_rule
 
 
-@rule("setitem")
+@register_rule("setitem")
 def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
     """Reads ``base[key] = value`` for a new tensor; assignments to all of its parts together are a concatenation.
 
@@ -33,41 +33,45 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
         raise reader.fail("assigns numbers to a part of a signal; multiply by a constant mask instead")
     call, sizes = reader.calls[0], reader.shapes[0][0]
     reads = replace(call, name="__getitem__", function=Tensor.__getitem__, arguments=call.arguments[:2])
-    (written,) = find_places(reads, reader.runs[0])
+    (written,) = find_positions(reads, reader.runs[0])
     places = [np.unique(x).tolist() for x in np.unravel_index(written, sizes)]
     cut = [(d, at) for d, at in enumerate(places) if len(at) < sizes[d]]
     if not cut:
         return value
     d, at = cut[0]
-    before = base.node.pieces if isinstance(base.node, Pieces) else []
-    if not isinstance(base.node, ConstantNode | Pieces) or len(cut) > 1 or any(piece[2] != d for piece in before):
+    before = base.node.pieces if isinstance(base.node, PartialTensor) else []
+    if (
+        not isinstance(base.node, ConstantNode | PartialTensor)
+        or len(cut) > 1
+        or any(piece[2] != d for piece in before)
+    ):
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
     if at != [*range(at[0], at[-1] + 1)]:
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     if [a for a, *_ in pieces] + [sizes[d]] == [0, *(b for _, b, *_ in pieces)]:
-        return concatenate(reader, [v for *_, v in pieces], d, reader.shapes[0])
-    return View(Pieces(pieces=pieces), base.dims)
+        return concatenate_views(reader, [v for *_, v in pieces], d, reader.shapes[0])
+    return View(PartialTensor(pieces=pieces), base.dims)
 
 
-@rule("cat")
+@register_rule("cat")
 def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
     """Reads ``torch.cat``; empty constants are ignored."""
     parts = [p for p in given if not p.is_constant or p.values[0].numel()]
     if len(parts) == 1:
         return parts[0]
-    return concatenate(reader, parts, dim % len(parts[0].dims), reader.shapes[0])
+    return concatenate_views(reader, parts, dim % len(parts[0].dims), reader.shapes[0])
 
 
-@rule("stack")
+@register_rule("stack")
 def stack_tensors(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
     """Reads ``torch.stack`` as a concatenation along a new dimension of fixed size."""
     d = dim % len(reader.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
-    return concatenate(reader, wide, d, reader.shapes[0])
+    return concatenate_views(reader, wide, d, reader.shapes[0])
 
 
-def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
+def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
     """Returns the concatenation of views along dimension d.
 
     Along an axis that grows, the parts are kept until a product sums over it. Along an axis of fixed size, it is a sum
@@ -113,7 +117,7 @@ def concatenate(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
         raise reader.fail("concatenates along a dimension that is split later; reshape before torch.cat")
-    kind, indices = (Blend if fixed else Concatenation), [*(classes[x] for x in order), *along]
+    kind, indices = (FixedConcatenation if fixed else Concatenation), [*(classes[x] for x in order), *along]
     node = kind(indices=indices, where=reader.where, sources=tuple(sources), slot=last, begins=begins)
     view = View(node, dims).with_dim(d, (last,))
 

@@ -24,7 +24,7 @@ from scaling_algebra.spec.powers import Power
 from .building import call_build
 from .config_probing import ConfigDifference, ProbedConfig, probe_config
 from .config_skeletons import mask_numbers
-from .gradients import join_names, roles_of
+from .gradients import join_names, match_roles
 from .models import TracedModel
 from .readings import read_module
 
@@ -194,7 +194,7 @@ def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -
             )[0]
         except UsageError:  # transformers cannot build them
             return f"{said} were not read"
-        roles = roles_of([name for name, _ in dense.named_parameters()], model.network.tensors)
+        roles = match_roles([name for name, _ in dense.named_parameters()], model.network.tensors)
         names = [name for name, found in roles.items() if not found]
         more = f"also have {join_names(names)}, whose numbers plan in Python gives"
         said += f" {more}" if names else " have the same parameters"

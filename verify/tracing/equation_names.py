@@ -15,22 +15,22 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .nodes import (
-    Blend,
     Concatenation,
     ContractionNode,
     DataNode,
+    EntryPick,
     EquationConstant,
+    FixedConcatenation,
     FunctionNode,
     IndexClass,
     Parameter,
-    Pick,
     Sizes,
     TracedNode,
     Unreadable,
-    refused,
+    make_error,
 )
 
-LETTERS = {
+INDEX_NAMES = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
     "R": "PQR",
 }  # fmt: skip
@@ -98,8 +98,8 @@ class EquationNames:
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.spans: dict[str, Span] = {}
         self.reserved = {"data", "f", *FUNCTIONS}
-        own = [axis for axis in self.base if axis not in LETTERS]  # axes that only this build function has
-        self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
+        own = [axis for axis in self.base if axis not in INDEX_NAMES]  # axes that only this build function has
+        self.pools = {**INDEX_NAMES, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
         self.part_names = _number_parts(n.name for n in nodes if isinstance(n, Parameter))
@@ -120,7 +120,7 @@ class EquationNames:
         self.tokens = {x.root() for x in sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if isinstance(node, Blend):  # an index along which tokens are concatenated is a token index
+            if isinstance(node, FixedConcatenation):  # an index along which tokens are concatenated is a token index
                 last = len(node.indices) - 1
                 places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
                 if places & self.tokens:
@@ -131,7 +131,7 @@ class EquationNames:
             mixed = [node.indices[k] for k in node.over]
             if isinstance(node, ContractionNode):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
-            if isinstance(node, Pick):
+            if isinstance(node, EntryPick):
                 mixed.append(node.source.indices[node.slot])
             if isinstance(node, Parameter):
                 mixed += node.indices
@@ -234,7 +234,7 @@ class EquationNames:
                 apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
                 if there != span and (other == name or not apart):
                     why = "is used both whole and in parts, or split in two ways; make a parameter of each part"
-                    raise refused(name, why)
+                    raise make_error(name, why)
             self.cuts[whole][name] = span
         name = self.part_names.get(name, name)
         if (at := _locate_part(node)) is not None:

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .graph import Dims, View, moved, push_down, without
+from .graph import Dims, View, push_slice_down, remove_slot, shift_slots
 from .nodes import (
-    Blend,
     Concatenation,
     ContractionNode,
-    Entries,
+    EntryPick,
+    EntrySelection,
     EquationConstant,
+    FixedConcatenation,
     FunctionNode,
     IndexClass,
     Parameter,
-    Pick,
     Rotation,
-    SameSize,
-    Shift,
+    SameSizeNode,
+    ShiftedSignal,
     Sizes,
     SumNode,
     TracedNode,
@@ -67,11 +67,13 @@ def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
         return beside
     if isinstance(node, Rotation):
         return _slice_rotation(reader, node, slot, start, stop)
-    known = isinstance(node, ContractionNode | FunctionNode | Pick | SumNode) and not isinstance(node, Blend)
-    known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
+    known = isinstance(node, ContractionNode | FunctionNode | EntryPick | SumNode) and not isinstance(
+        node, FixedConcatenation
+    )
+    known = known or (isinstance(node, SameSizeNode | ShiftedSignal) and node.entrywise)
     if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of the result of {node}; slice its inputs instead")
-    made = push_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
+    made = push_slice_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
         raise reader.fail(f"a slice whose dimension is split after {node}; reshape before it")
     return made
@@ -109,7 +111,7 @@ def _find_concatenated_part(
     reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
 ) -> TracedNode | None:
     """Returns the part of a concatenation that a slice selects exactly, or None if it is not one of the parts."""
-    if isinstance(node, Concatenation | Blend) and node.slot == slot and not node.note:
+    if isinstance(node, Concatenation | FixedConcatenation) and node.slot == slot and not node.note:
         for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
@@ -135,7 +137,7 @@ def slice_view(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> Vi
     try:
         made = slice_node(reader, x.node, e, start, stop)
         count = 1 + len(made.indices) - len(x.node.indices)
-        return View(made, [moved(dim, e, count) for dim in x.dims])
+        return View(made, [shift_slots(dim, e, count) for dim in x.dims])
     except Unreadable:
         if x.index(e).fixed:
             return select_entries(reader, x, d, torch.arange(start[0], stop[0]))
@@ -163,7 +165,7 @@ def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
         raise reader.fail("an index selects entries of several axes at once; split the dimension first")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
         return _select_by_matrix(reader, x, keep, at, classes)
-    node = x.node.derive(Entries, reader.where, exact=lambda v: v.index_select(keep, at))
+    node = x.node.derive(EntrySelection, reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
@@ -179,7 +181,7 @@ def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: S
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
     indices = [of[k] for k in out]
     node = ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
-    return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
+    return View(node, [shift_slots(dim, keep, len(new)) for dim in x.dims])
 
 
 def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
@@ -199,8 +201,8 @@ def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
     at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
     key = x.node.number, slot, at
     if key not in reader.cut:
-        made = reader.cut[key] = x.node.derive(Pick, reader.where, slot=slot, at=at)
-        made.indices = without(made.indices, slot)
+        made = reader.cut[key] = x.node.derive(EntryPick, reader.where, slot=slot, at=at)
+        made.indices = remove_slot(made.indices, slot)
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
     return View(reader.cut[key], down)
 

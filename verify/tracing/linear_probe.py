@@ -16,21 +16,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .elementwise import add_constant, added, structure_key
+from .elementwise import add_constant, add_views, compute_structure_key
 from .graph import Dims, View
 from .indices import collapse_constant, make_fixed_constant
-from .nodes import IndexClass, Pieces
-from .products import contract
+from .nodes import IndexClass, PartialTensor
+from .products import contract_views
 from .reader import Reader
-from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
+from .recording import Recording, TensorRef, TorchCall, as_real_pairs, iterate_refs
 
-MOST = 3000
+MAX_PROBED_ENTRIES = 3000
 """Maximum number of entries along the axes that do not grow, which is also the maximum number of probing calls."""
-CLOSE, EXACT = 1e-6, 1e-12
+VALUE_TOLERANCE, COPY_TOLERANCE = 1e-6, 1e-12
 """Maximum difference of values that count as equal: after the arithmetic of a call, and for copied entries."""
 
 
-def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
+def rerun_in_float64(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
     """Runs a call again and returns its results in float64, complex ones as pairs of real numbers.
 
     Args:
@@ -54,35 +54,38 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
     return [as_real_pairs(x).double() for x in results]
 
 
-def linear(reader: Reader) -> list[View]:
+def read_linear_map(reader: Reader) -> list[View]:
     """Returns the views of the results of the current call: a sum over its signals of constants times signals.
 
     Raises:
         Unreadable: the call is not linear (plus a constant) in its signals, or it mixes entries along a growing axis.
     """
-    numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
-    views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
+    numbers = [[r.number for r in iterate_refs((c.arguments, c.keywords))] for c in reader.calls]
+    views = {k: reader.view(TensorRef(n)) for k, n in enumerate(numbers[0])}
     places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]
     signals = all(
-        run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
+        run.tensor(TensorRef(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, PartialTensor)
+        for k in places
     )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is not a linear map of its signals")
     sides = [
-        _Side(c, r, {n[k]: torch.zeros_like(r.tensor(Ref(n[k]))) for k in places})
+        _ProbedCall(c, r, {n[k]: torch.zeros_like(r.tensor(TensorRef(n[k]))) for k in places})
         for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
     ]
     if not sides[0].added():
         raise reader.fail("it is not a sum of one map of each signal")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
+    alike_made = len({compute_structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
-        for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
+        for found, term in zip(
+            terms, _read_contributions(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True
+        ):
             found += [] if term is None else [term]
     results = []
     for k, found in enumerate(terms):
-        y = added(reader, found) if len(found) > 1 else found[0] if found else reader.constants()[k]
+        y = add_views(reader, found) if len(found) > 1 else found[0] if found else reader.constants()[k]
         offsets = [side.zero[k] for side in sides]
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
@@ -93,7 +96,7 @@ def linear(reader: Reader) -> list[View]:
 
 
 @dataclass
-class _Side:
+class _ProbedCall:
     """A call at one build, and its results when all of its signals are zero.
 
     Attributes:
@@ -108,16 +111,17 @@ class _Side:
     signals: Mapping[int, Tensor]
 
     def __post_init__(self) -> None:
-        self.zero = made(self.call, self.run, self.signals)
+        self.zero = rerun_in_float64(self.call, self.run, self.signals)
 
     def added(self) -> bool:
         """Tests whether the call is additive: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0, 0))."""
         draw = torch.Generator().manual_seed(5)
         drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
         sums = [sum(parts) for parts in zip(*(self(k, x) for k, x in drawn.items()), strict=True)]
-        both = [y - offset for y, offset in zip(made(self.call, self.run, drawn), self.zero, strict=True)]
+        both = [y - offset for y, offset in zip(rerun_in_float64(self.call, self.run, drawn), self.zero, strict=True)]
         return all(
-            float((a - b).abs().max()) <= CLOSE * (1 + float(b.abs().max())) for a, b in zip(both, sums, strict=True)
+            float((a - b).abs().max()) <= VALUE_TOLERANCE * (1 + float(b.abs().max()))
+            for a, b in zip(both, sums, strict=True)
         )
 
     def __call__(self, number: int, x: Tensor) -> list[Tensor]:
@@ -127,12 +131,12 @@ class _Side:
             number: the number of the signal.
             x: its value.
         """
-        results = made(self.call, self.run, {**self.signals, number: x})
+        results = rerun_in_float64(self.call, self.run, {**self.signals, number: x})
         return [y - offset for y, offset in zip(results, self.zero, strict=True)]
 
 
-def _maps(
-    reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View, signless: bool
+def _read_contributions(
+    reader: Reader, sides: Sequence[_ProbedCall], numbers: Sequence[int], view: View, signless: bool
 ) -> list[View | None]:
     """Returns, for every result, the contribution C x of one signal x, or None if it is zero.
 
@@ -155,9 +159,11 @@ def _maps(
         if [tuple(s[d] for s in shapes) for d in along] != [view.sizes(d, reader.builds) for d in grows]:
             raise reader.fail("it mixes entries along an axis that grows")
         outs.append(along)
-    shape = sides[0].run.tensor(Ref(numbers[0])).shape
-    if prod(shape[d] for d in stays) > MOST:
-        raise reader.fail(f"a linear map of more than {MOST} entries along axes that do not grow; use smaller sizes")
+    shape = sides[0].run.tensor(TensorRef(numbers[0])).shape
+    if prod(shape[d] for d in stays) > MAX_PROBED_ENTRIES:
+        raise reader.fail(
+            f"a linear map of more than {MAX_PROBED_ENTRIES} entries along axes that do not grow; use smaller sizes"
+        )
     generator = torch.Generator().manual_seed(3)
 
     def drawn(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
@@ -182,7 +188,7 @@ def _maps(
         return columns
 
     ray, part, kept = drawn(shape, grows), drawn(shape, stays), [shape[d] for d in stays]
-    found = [_chosen(y, part) for y in read(part)]
+    found = [_find_selection_matrix(y, part) for y in read(part)]
     if all(c is not None for c in found):
         matrices = [c for c in found if c is not None]
     else:
@@ -193,20 +199,22 @@ def _maps(
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     # Check at every build that C also maps another random vector correctly.
     for side, number in zip(sides, numbers, strict=True):
-        there = side.run.tensor(Ref(number)).shape
+        there = side.run.tensor(TensorRef(number)).shape
         part, ray = drawn(there, stays), drawn(there, grows)
         for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):
             expected = torch.tensordot(torch.tensordot(c, part, len(stays)), ray, 0)
             y = last(y, along)
-            if y.shape != expected.shape or float((y - expected).abs().max()) > CLOSE * max(1.0, float(y.abs().max())):
+            if y.shape != expected.shape or float((y - expected).abs().max()) > VALUE_TOLERANCE * max(
+                1.0, float(y.abs().max())
+            ):
                 raise reader.fail("it mixes entries along an axis that grows, or changes with the sizes")
     return [
-        _product(reader, view, c, (stays, grows, along), len(shapes[0]))
+        _apply_matrix(reader, view, c, (stays, grows, along), len(shapes[0]))
         for c, along, shapes in zip(matrices, outs, reader.shapes, strict=True)
     ]
 
 
-def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
+def _find_selection_matrix(y: Tensor, part: Tensor) -> Tensor | None:
     """Returns the matrix that selects each entry of y from the entries of a random tensor, up to sign.
 
     Args:
@@ -218,14 +226,14 @@ def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
     """
     y, (values, places) = y.contiguous(), part.abs().flatten().sort()
     near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
-    if bool(((y.abs() - values[near]).abs() > EXACT).logical_and(y.abs() > EXACT).any()):
+    if bool(((y.abs() - values[near]).abs() > COPY_TOLERANCE).logical_and(y.abs() > COPY_TOLERANCE).any()):
         return None
     c = torch.zeros(*y.shape, part.numel(), dtype=y.dtype)
-    signs = (y * part.flatten()[places[near]]).sign() * (y.abs() > EXACT)
+    signs = (y * part.flatten()[places[near]]).sign() * (y.abs() > COPY_TOLERANCE)
     return c.scatter(-1, places[near][..., None], signs[..., None])
 
 
-def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
+def _apply_matrix(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
     """Returns the view of C times a signal, or None if C is zero.
 
     Where C is the identity along a dimension, that dimension is left unchanged: it keeps its index.
@@ -263,4 +271,4 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
     operand = make_fixed_constant(reader, [c] * reader.builds, classes, places)
-    return contract(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)
+    return contract_views(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

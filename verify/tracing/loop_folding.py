@@ -1,7 +1,7 @@
 """Shortens a graph: nodes of the size of their source are dropped, and the terms of a loop become one with an index.
 
-``drop_same_size_nodes`` leaves out what equations cannot say, ``Folder`` merges the experts or the layers of a loop,
-and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
+``drop_same_size_nodes`` leaves out what equations cannot say, ``LoopFolder`` merges the experts or the layers of a
+loop, and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
 ``equation_writer.py``.
 """
 
@@ -11,25 +11,25 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import NUMBER, View, push_down, rebuild, times, wiring, without
+from .graph import NUMBER_IN_NAME, View, describe_wiring, multiply_factors, push_slice_down, rebuild_graph, remove_slot
 from .nodes import (
-    Blend,
     Concatenation,
     ContractionNode,
+    EntryPick,
+    FixedConcatenation,
     FunctionNode,
     IndexClass,
     Parameter,
     PartSelector,
-    Pick,
-    SameSize,
-    Scale,
+    PerBuild,
+    SameSizeNode,
+    ScaledSignal,
     Source,
     SumNode,
     TracedNode,
     Unreadable,
-    Vector,
-    join,
-    walk,
+    join_indices,
+    walk_graph,
 )
 
 
@@ -44,10 +44,10 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
             alone = isinstance(node, ContractionNode) and len(node.sources) == 1 and not node.factor
-            if isinstance(node, SameSize):
+            if isinstance(node, SameSizeNode):
                 source, slots = node.sources[0]
                 for k, slot in enumerate(slots):
-                    join(source.indices[k], node.indices[slot])
+                    join_indices(source.indices[k], node.indices[slot])
             elif isinstance(node, ContractionNode) and alone and {*node.sources[0][1]} == {*node.out}:  # another order
                 source, slots = node.sources[0][0], tuple(map(node.out.index, node.sources[0][1]))
             else:
@@ -58,11 +58,11 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
         if node.note:
             notes[node.where, node.note] = None
         sources = tuple(below(*source) for source in node.sources)
-        if loops and isinstance(node, Scale) and abs(node.factor[0]) != 1:
-            return _relabelled(node, sources, node.factor)
-        if isinstance(node, SameSize):
+        if loops and isinstance(node, ScaledSignal) and abs(node.factor[0]) != 1:
+            return _make_multiple(node, sources, node.factor)
+        if isinstance(node, SameSizeNode):
             return node
-        if isinstance(node, Pick):
+        if isinstance(node, EntryPick):
             source, mine = sources[0]
             source = source.sum_to(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
@@ -71,19 +71,25 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
             if len(sources) == 1 and len(sources[0][1]) == len(node.slots):
-                return _relabelled(node, sources)
+                return _make_multiple(node, sources)
         if not isinstance(node, ContractionNode):
             return node.but(sources=sources)
         inner, mine = sources[0]
-        factor = () if node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))) else node.factor
+        factor = (
+            ()
+            if node.factor and (set(node.factor) == {1.0} or (not loops and _is_constant_factor(node.factor)))
+            else node.factor
+        )
         if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, ContractionNode):
             out = tuple(inner.out[mine.index(x)] for x in node.out)  # a factor alone belongs to what makes its source
-            return inner.but(out=out, indices=node.indices, factor=times(factor, inner.factor), call=node.call)
+            return inner.but(
+                out=out, indices=node.indices, factor=multiply_factors(factor, inner.factor), call=node.call
+            )
         used = {x for _, labels in sources for x in labels}
         labels = {x: index for x, index in node.labels.items() if x in used}
         return node.but(sources=sources, labels=labels, factor=factor)
 
-    root = rebuild(output.node, change)
+    root = rebuild_graph(output.node, change)
     slots = tuple(range(len(root.indices)))
     node, places = below(root, slots)
     return View(node, [tuple(places.index(e) if isinstance(e, int) else e for e in dim) for dim in output.dims]), [
@@ -91,22 +97,22 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
     ]
 
 
-def _relabelled(node: TracedNode, sources: tuple[Source, ...], factor: Vector = ()) -> ContractionNode:
+def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBuild = ()) -> ContractionNode:
     """Return a node that is a multiple of one signal as a product of it alone."""
     labels = dict(enumerate(node.indices))
     made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
     return made.but(out=tuple(labels), labels=labels)
 
 
-def _one(factor: Vector) -> bool:
+def _is_constant_factor(factor: PerBuild) -> bool:
     return max(factor) - min(factor) <= 1e-9 * abs(factor[0])
 
 
-class Unlike(Exception):
+class UnlikeTerms(Exception):
     """Terms differ by more than one number."""
 
 
-class Folder:
+class LoopFolder:
     """Merges the terms of loops.
 
     Args:
@@ -123,14 +129,14 @@ class Folder:
         self.notes: list[tuple[str, str]] = []
 
     def run(self, root: TracedNode) -> TracedNode:
-        self.uses.update(c.number for node in walk(root) for c in node.children)
+        self.uses.update(c.number for node in walk_graph(root) for c in node.children)
         return self.new(root)
 
     def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             found = None
             if isinstance(node, SumNode):
-                found = self.stacked(node) if isinstance(node, Blend) else None
+                found = self.stacked(node) if isinstance(node, FixedConcatenation) else None
                 found = self.sum(node) if found is None else found
             self.made[node.number] = self.below(node) if found is None else found
         return self.made[node.number]
@@ -146,7 +152,9 @@ class Folder:
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            whole = isinstance(t, SumNode) and not isinstance(t, Blend) and len(t.indices) == len(node.indices)
+            whole = (
+                isinstance(t, SumNode) and not isinstance(t, FixedConcatenation) and len(t.indices) == len(node.indices)
+            )
             if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
@@ -159,7 +167,7 @@ class Folder:
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flat(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
-            reads = [{n.number for n in walk(t)} for t, _ in terms]
+            reads = [{n.number for n in walk_graph(t)} for t, _ in terms]
             start = next((t for t, _ in terms if all(t.number in r for r in reads)), terms[0][0])
             stream = frozenset(p.number for p in prefixes) | {start.number}
         kept, rest, folded = [], [*terms], list[Source]()
@@ -175,7 +183,7 @@ class Folder:
             lift.commit(self.parameters)
             if deep:  # all loops of one length over the stream are one loop
                 if self.layers is not None and self.layers.root().sizes == lift.letter.root().sizes:
-                    join(self.layers, lift.letter)
+                    join_indices(self.layers, lift.letter)
                 self.layers = lift.letter.root()
             folded.append((lift.total(first), labels))
             word = "layers" if deep else "terms"
@@ -188,10 +196,10 @@ class Folder:
             return made[0][0].but(call=node.call)
         return node.but(sources=made)
 
-    def lifted(self, terms: list[TracedNode], stream: frozenset[int], start: TracedNode | None) -> Lift | None:
+    def lifted(self, terms: list[TracedNode], stream: frozenset[int], start: TracedNode | None) -> MergedTerms | None:
         try:
-            return Lift(self.builds, terms, stream, start)
-        except Unlike:
+            return MergedTerms(self.builds, terms, stream, start)
+        except UnlikeTerms:
             return None
 
     def stacked(self, node: TracedNode) -> TracedNode | None:
@@ -204,13 +212,13 @@ class Folder:
         if lift is None or [*lift.turns] != [*range(lift.turns[0], lift.turns[0] + size)]:
             return None
         lift.commit(self.parameters)
-        join(node.indices[places], lift.letter)
+        join_indices(node.indices[places], lift.letter)
         made = self.new(lift.node)
         self.notes.append((node.where, f"{size} tensors are alike and written once"))
         return made.sum_to((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 
-class Lift:
+class MergedTerms:
     """The terms of a loop merged into one, with an index in the place of the number by which they differ.
 
     Attributes:
@@ -233,14 +241,14 @@ class Lift:
         self.named: dict[str, TracedNode] = {}
         self.node, self.slots, fold = self.up(terms)
         if fold is None:
-            raise Unlike
+            raise UnlikeTerms
         self.fold = fold
 
     def commit(self, parameters: dict[str, TracedNode]) -> None:
         """Join the loop index to the axes that it goes along, those of terms that were merged before, too."""
         known = [parameters.setdefault(name, node).indices[-1] for name, node in self.named.items()]
         for index in (*self.joined, *known):
-            join(self.letter, index)
+            join_indices(self.letter, index)
 
     def total(self, term: TracedNode) -> TracedNode:
         """Return the merged term summed over the loop index."""
@@ -260,7 +268,7 @@ class Lift:
         if len(set(values)) == 1:
             return False
         if len(set(values)) < len(values) or self.turns not in ((), values):
-            raise Unlike
+            raise UnlikeTerms
         self.turns = values
         return True
 
@@ -274,12 +282,12 @@ class Lift:
         if mark not in self.done:
             if first.number in self.stream:
                 if not self.stream.issuperset(mark) or self.start is None:
-                    raise Unlike
+                    raise UnlikeTerms
                 self.done[mark] = self.start, [*first.slots], None
             elif len(set(mark)) == 1:
                 self.done[mark] = first, [*first.slots], None
-            elif len({_kind(n) for n in nodes}) > 1:
-                raise Unlike
+            elif len({_compute_merge_key(n) for n in nodes}) > 1:
+                raise UnlikeTerms
             elif isinstance(first, Parameter):
                 self.done[mark] = self._parameter([n.label for n in nodes], first)
             else:
@@ -287,9 +295,9 @@ class Lift:
         return self.done[mark]
 
     def _parameter(self, names: Sequence[str], first: Parameter) -> tuple[TracedNode, list[int], int | None]:
-        columns = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
+        columns = zip(*(map(int, NUMBER_IN_NAME.findall(name)) for name in names), strict=True)
         varying = iter([self.varies(column) for column in columns])
-        name = NUMBER.sub(lambda m: "*" if next(varying) else m[0], first.name)
+        name = NUMBER_IN_NAME.sub(lambda m: "*" if next(varying) else m[0], first.name)
         if name == first.name:
             return first, [*first.slots], None
         self.named[name] = first.but(indices=[*first.indices, self.letter], name=name, value=None)
@@ -297,8 +305,8 @@ class Lift:
 
     def _up(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
         lifted = [(*self.up([n.sources[k][0] for n in nodes]), labels) for k, (_, labels) in enumerate(first.sources)]
-        if isinstance(first, Pick):
-            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes if isinstance(n, Pick)))
+        if isinstance(first, EntryPick):
+            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes if isinstance(n, EntryPick)))
         folds = any(fold is not None for _, _, fold, _ in lifted)
         mine = max(first.labels) + 1 if isinstance(first, ContractionNode) else len(first.indices)
         sources = []
@@ -316,7 +324,7 @@ class Lift:
         return made, [*first.slots], len(first.indices)
 
     def _picked(
-        self, node: Pick, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
+        self, node: EntryPick, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
     ) -> tuple[TracedNode, list[int], int | None]:
         source, slots, fold, _ = lifted
         gone = slots[node.slot]
@@ -326,18 +334,18 @@ class Lift:
                 raise node.fail("an index within an index; use one loop")
             self.joined.append(source.indices[gone])
             return source, kept, gone
-        made = node.but(sources=((source, source.slots),), indices=without(source.indices, gone), slot=gone)
+        made = node.but(sources=((source, source.slots),), indices=remove_slot(source.indices, gone), slot=gone)
         return made, [s - (s > gone) for s in kept], None if fold is None else fold - (fold > gone)
 
 
-def _kind(node: TracedNode) -> tuple[Any, ...]:
+def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
     """Return what two nodes must have in common to be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
-        return type(node), NUMBER.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
+        return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
     factor = tuple(round(x, 9) for x in node.factor) if isinstance(node, ContractionNode) else ()
-    slot = node.slot if isinstance(node, Pick | Blend | Concatenation) else 0
-    return type(node), node.label, node.over, slot, factor, wiring(node)
+    slot = node.slot if isinstance(node, EntryPick | FixedConcatenation | Concatenation) else 0
+    return type(node), node.label, node.over, slot, factor, describe_wiring(node)
 
 
 def split_packed_parameters(root: TracedNode) -> TracedNode:
@@ -350,12 +358,12 @@ def split_packed_parameters(root: TracedNode) -> TracedNode:
         if mark not in cache:
             if isinstance(node, Parameter):
                 part = node, slot, (k,), (k + 1,)
-                indices = without(node.indices, slot)
+                indices = remove_slot(node.indices, slot)
                 axes = (*node.axes[:slot], *node.axes[slot + 1 :])
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
             elif isinstance(node, PartSelector):
                 value = node.value.select(slot, k)
-                cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
+                cache[mark] = node.but(indices=remove_slot(node.indices, slot), value=value) if value.any() else None
             elif slot in node.over or not isinstance(node, ContractionNode | SumNode | FunctionNode):
                 raise node.fail("mixes the entries of an axis")
             else:
@@ -363,13 +371,13 @@ def split_packed_parameters(root: TracedNode) -> TracedNode:
                 live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
                 cache[mark] = None
                 if (isinstance(node, SumNode) and live) or len(live) == len(node.sources):
-                    cache[mark] = push_down(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
+                    cache[mark] = push_slice_down(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
                 elif isinstance(node, FunctionNode):
                     raise node.fail("a function of zeros")
         return cache[mark]
 
     def change(node: TracedNode) -> TracedNode:
-        if not isinstance(node, Pick):
+        if not isinstance(node, EntryPick):
             return node
         index = node.source.indices[node.slot].root()
         if not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
@@ -384,4 +392,4 @@ def split_packed_parameters(root: TracedNode) -> TracedNode:
             made.call = node.call
         return made
 
-    return rebuild(root, change)
+    return rebuild_graph(root, change)

@@ -29,25 +29,44 @@ from scaling_algebra.waiting import iterate_with_progress
 from . import concatenation, data_movement, recognised_functions, routing, rules  # noqa: F401 - fill the table
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
 from .equation_names import Powers, Span
-from .equation_writer import Writer
-from .function_recognition import Regions
-from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
-from .graph import View, wiring
-from .loop_folding import Folder, drop_same_size_nodes, split_packed_parameters
-from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
+from .equation_writer import EquationWriter
+from .function_recognition import KnownFunctions
+from .gradients import (
+    FROZEN,
+    TRAINING,
+    ZERO,
+    explain_missing,
+    explain_untrained,
+    find_frozen_roles,
+    join_names,
+    match_roles,
+)
+from .graph import View, describe_wiring
+from .loop_folding import LoopFolder, drop_same_size_nodes, split_packed_parameters
+from .nodes import (
+    ConstantNode,
+    ContractionNode,
+    IndexClass,
+    PartialTensor,
+    Restart,
+    TracedNode,
+    Unreadable,
+    make_error,
+    walk_graph,
+)
 from .reader import Reader
-from .recording import Recording, find_balance_buffers, record, renumber
+from .recording import Recording, find_balance_buffers, record_forward, renumber_tensors
 from .rule_application import apply_rule
 from .wide_builds import find_wide_builds
 
-COUNTS = ("M", "L")
+LOOP_AXES = ("M", "L")
 """Axes that may be the length of a loop, so that the number of calls may grow with them."""
 BALANCE_BUFFER = (
     "a buffer that only affects which experts are selected. It has no gradient (its step is the sign "
     "of a token count): "
     "start it at 0 and keep its rate the same at every size, since the scores that it is added to are Theta(1)"
 )
-_SPLITS = 200
+_MAX_RESTARTS = 200
 """Maximum number of times that a reading restarts because a dimension is split."""
 TOLERANCE = 1e-5
 """Maximum relative difference between the outputs of the equations and the module, in float64 (parts of it may be
@@ -59,9 +78,9 @@ ONE_LAYER = (
     "one layer stands for all, so effects through other layers are lost; build a fixed number of layers (do not use "
     "sizes['L'])"
 )
-SHARE = "or select by torch.topk(scores, K), scatter or gather, which are read at any K"
+SELECT_BY_TOPK = "or select by torch.topk(scores, K), scatter or gather, which are read at any K"
 STARTS_AT_ZERO = "the module initialises it to zero, and so do these numbers; name its init to draw it instead"
-OTHERWISE = " read as ", " left out", " held at "
+DIFFERENCE_PHRASES = " read as ", " left out", " held at "
 """Phrases of the notes on values in the equations that differ from those of the module."""
 
 
@@ -118,11 +137,11 @@ class TracedModel:
         Args:
             found: for every parameter the reason why it does not train, or "", as from ``gradients.explain_untrained``.
         """
-        frozen, notes = frozen_roles(found, self.roles)
+        frozen, notes = find_frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.with_frozen(frozen)
         network = replace(network, lacking={**explain_missing(found, self.roles), **network.lacking})
-        of = roles_of(found, network.tensors)
+        of = match_roles(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
         blocked = [*self.blocked, *dict.fromkeys(role for role in chain(*of.values()) if role not in others)]
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
@@ -142,7 +161,7 @@ class TracedModel:
             named = dict(call_build(build, dict(self.base))[0].named_parameters())
         finally:
             torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
-        of = roles_of(named, self.network.tensors.keys() - self.network.frozen)
+        of = match_roles(named, self.network.tensors.keys() - self.network.frozen)
         moved = {role for name, p in named.items() for role in of[name] if p.dim() < 2 or p.is_meta or p.detach().any()}
         if not (zero := [role for role in self.network.tensors if role in {*chain(*of.values())} - moved]):
             return self
@@ -161,7 +180,9 @@ class TracedModel:
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(
+            OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SELECT_BY_TOPK}") for x in factors
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -188,7 +209,7 @@ class TracedModel:
                 said = f" ({name} in the equations; {ALL_ACTIVE})"
             elif name in left:
                 said = f"; also multiply by {left[name]}" if left[name] else f", as required: nothing to do ({name})"
-            lines.append(f"{path or 'model'}: the module multiplies by {_format_powers(own)} here{said}")
+            lines.append(f"{path or 'model'}: the module multiplies by {Power.of(own)} here{said}")
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)
@@ -200,10 +221,10 @@ class TracedModel:
 
 
 def _record_build(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
-    """Builds the module at some sizes and records a run; ``every`` as for ``record``."""
+    """Builds the module at some sizes and records a run; ``every`` as for ``record_forward``."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
-        return record(model, inputs, keywords, every=every)
+        return record_forward(model, inputs, keywords, every=every)
 
 
 class SizesTooSmall(Unreadable):
@@ -218,7 +239,7 @@ def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> d
     There are at least two experts and two layers, so that a loop over them is recognised, and all experts are active.
     """
     call_build(build, asked := RequestedSizes(base or {}))
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    start = {axis: max(n, 2) if axis in LOOP_AXES else n for axis, n in asked.items()}
     return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
 
 
@@ -260,7 +281,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         if run.call_names == first.call_names:
             builds.append(enlarge_axis(start, axis))
             runs.append(run)
-        elif axis in COUNTS:
+        elif axis in LOOP_AXES:
             loops.append(axis)
         else:
             raise _describe_call_mismatch(first, run, axis)
@@ -291,17 +312,17 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         longer.append(_read_graph(others))
         if changed := longer[-1][0].left_out ^ reader.left_out:
             where, number = min(changed)
-            raise refused(
+            raise make_error(
                 where,
                 f"a constant factor of {number:g} differs between iterations of a loop or with its "
                 "length; make it a parameter",
             )
     output, notes = _fold_graph(reader, output, "L" in start, bool(loops))
-    order = list(walk(output.node))
+    order = list(walk_graph(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _append_sizes(order, list(walk(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
+        _append_sizes(order, list(walk_graph(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
     output = drop_same_size_nodes(output)[0]
-    writer = Writer(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
+    writer = EquationWriter(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
     text, signals = writer.text(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
@@ -328,7 +349,9 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         *((buffer, BALANCE_BUFFER) for buffer in find_balance_buffers(first)),
         *[("", TOP_K_READ_AS_ALL)] * every,
     ]
-    network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
+    network = replace(
+        network, stands=next((note for _, note in notes if any(x in note for x in DIFFERENCE_PHRASES)), "")
+    )
     base = {**start, "K": start["M"]} if apart else start
     reading = TracedModel(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
     return _check_gradients(reading, build, writer.names.frozen)
@@ -363,7 +386,7 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
         if isinstance(error.__cause__, Exception):  # raised by torch: whether the parameters train is unknown
             return replace(reading, notes=[*reading.notes, ("", f"gradients were not checked: {error}")])
         raise Unreadable(str(error)) from None
-    of = roles_of(found, reading.network.tensors)
+    of = match_roles(found, reading.network.tensors)
     training = [name for name, state in found.items() if state == TRAINING and not of[name]]
     reading = replace(reading.with_frozen(found | dict.fromkeys(frozen, FROZEN)), training=training)
     if still := _find_untrained_stream(reading.network):
@@ -388,10 +411,10 @@ def _find_untrained_stream(network: Network) -> str:
 def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """Reads recordings of one module at several sizes; returns the reader and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [replace(runs[0], places={}), *(renumber(run, runs[0]) for run in runs[1:])]
-    regions = Regions(runs)
-    for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply_rule, recognised_functions.read, regions)
+    runs = [replace(runs[0], places={}), *(renumber_tensors(run, runs[0]) for run in runs[1:])]
+    regions = KnownFunctions(runs)
+    for _ in range(_MAX_RESTARTS):
+        reader = Reader(runs, splits, apply_rule, recognised_functions.read_function, regions)
         try:
             return reader, reader.read()
         except Restart:
@@ -403,7 +426,7 @@ def _run_module(build: Build, sizes: Mapping[str, int]) -> Tensor:
     """Builds the module at these sizes, runs it and returns its output."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
-        run = record(model, inputs, keywords, strict=False)
+        run = record_forward(model, inputs, keywords, strict=False)
     return run.tensors[run.output.number].double()
 
 
@@ -430,7 +453,7 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if isinstance(view.node, ConstantNode | Pieces):
+        if isinstance(view.node, ConstantNode | PartialTensor):
             continue
         found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensor(ref).double().flatten().sort().values
@@ -439,7 +462,7 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
                 "the equations give other values than this call, so its rule is wrong here; use other "
                 "calls, or --network"
             )
-            raise refused(f"{call.module or 'model'}: {call.name}", why)
+            raise make_error(f"{call.module or 'model'}: {call.name}", why)
     raise Unreadable(
         f"the equations give other values than the model (relative difference {apart:.1g}); give them with --network"
     )
@@ -465,7 +488,7 @@ def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[
     """
     output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
-        folder = Folder(reader.builds, depth)
+        folder = LoopFolder(reader.builds, depth)
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
     return View(split_packed_parameters(output.node), output.dims), notes
@@ -486,13 +509,14 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
     def kinds(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
         return [
-            (type(n), n.label, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes
+            (type(n), n.label, len(n.indices), n.over, describe_wiring(n), [at[c.number] for c in n.children])
+            for n in nodes
         ]
 
     pairs = enumerate(zip_longest(kinds(order), kinds(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
         why = f"the iterations of a loop over {axis} differ; make them alike, or fix the length of the loop"
-        raise refused(order[min(at, len(order) - 1)].where, why)
+        raise make_error(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
         mine, its = map(_list_all_indices, (a, b))
@@ -516,9 +540,4 @@ def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Un
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"
-    return refused(f"{call.module or 'model'}: {call.name}", why)
-
-
-def _format_powers(powers: Powers) -> str:
-    """Formats powers of the axes, such as ``N^1/2 M``."""
-    return " ".join(f"{axis}^{power}" if power != 1 else axis for axis, power in powers.items()) or "1"
+    return make_error(f"{call.module or 'model'}: {call.name}", why)

@@ -11,32 +11,32 @@ from typing import Any
 
 import torch
 
-from .graph import Dims, View, times
+from .graph import Dims, View, multiply_factors
 from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
 from .nodes import (
     Concatenation,
     ConstantNode,
     ContractionNode,
+    EntryPick,
     EquationConstant,
     IndexClass,
     Parameter,
-    Pick,
-    Scale,
+    PerBuild,
+    ScaledSignal,
     SumNode,
     TracedNode,
-    Vector,
-    asked_once,
-    walk,
+    cache_on_node,
+    walk_graph,
 )
-from .permuted_copies import find_permuted_pair, mixes, signed
+from .permuted_copies import find_permuted_copies, find_permuted_pair, has_negated_entries
 from .reader import Reader
 
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key (any hashable value) for each of its dimensions."""
-SIGNED = "combines a signal with a copy whose entries are partly negated, and equations have no signs"
+NEGATED_COPY = "combines a signal with a copy whose entries are partly negated, and equations have no signs"
 
 
-def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
+def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: PerBuild = ()) -> View:
     """Returns an einsum: a product of tensors, summed over the keys that the result lacks.
 
         contract(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
@@ -56,13 +56,13 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         raise reader.fail(
             "multiplies a signal by a permuted copy of itself, which equations cannot express; use two signals"
         )
-    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
-    befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))
-    if any(y.name in acting for whole in befores for y in walk(whole) if isinstance(y, Parameter)):
+    acting = {y.name for x, _ in signals if x.weight for y in walk_graph(x) if isinstance(y, Parameter)}
+    befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in find_permuted_copies(x))
+    if any(y.name in acting for whole in befores for y in walk_graph(whole) if isinstance(y, Parameter)):
         raise reader.fail("a parameter acts both before and after a permutation of entries; use two parameters")
     sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
-    if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
-        raise reader.fail(SIGNED)
+    if sums and any(has_negated_entries(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
+        raise reader.fail(NEGATED_COPY)
     ones = [not v.is_constant or all(bool((c == 1).all()) for c in v.values) for v, _ in operands]
     if any(v.is_constant and not any(bool(c.any()) for c in v.values) for v, _ in operands):
         sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]
@@ -70,17 +70,19 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
     if not all(ones):
         pairs = zip(operands, ones, strict=True)
         made = [(v if one else _convert_operand(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
-        return contract(reader, made, out, factor)
+        return contract_views(reader, made, out, factor)
     for key in {key for _, keys in operands for key in keys} - {*out}:  # a key along which a single weight is summed
         own = [(node, mine) for node, mine in factors if not {*labels.get(key, ())}.isdisjoint(mine)]
         index = [classes[x] for x in labels.get(key, ())]
         if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
             every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
             node = EquationConstant(indices=index, where=reader.where, value=every)
-            return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
+            return contract_views(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
-        factor = times(factor, classes[label].root().sizes)  # summing a constant along an index multiplies by its size
+        factor = multiply_factors(
+            factor, classes[label].root().sizes
+        )  # summing a constant along an index multiplies by its size
     if (
         not factor and len(factors) == 1 and set(factors[0][1]) == set(order)
     ):  # a permutation of dimensions needs no node
@@ -159,13 +161,13 @@ def act_on_constant(reader: Reader, x: View) -> View:
     """Returns a function of weights as a product with the constant 1, since equations have no functions of weights
     alone."""
     keys = range(len(x.dims))
-    return contract(
+    return contract_views(
         reader, [(x, keys), (make_fixed_constant(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys
     )
 
 
 def _build_contraction(
-    reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
     """Builds a contraction node, with operands expanded that are no signals of their own.
 
@@ -182,9 +184,9 @@ def _build_contraction(
     for k, (node, mine) in enumerate(factors):
         before, after = factors[:k], factors[k + 1 :]
         scaled = alone and set(mine) == set(out)
-        if isinstance(node, Scale) and (scaled or (not alone and node.weight)):
+        if isinstance(node, ScaledSignal) and (scaled or (not alone and node.weight)):
             return _build_contraction(
-                reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor)
+                reader, [*before, (node.source, mine), *after], out, classes, multiply_factors(factor, node.factor)
             )
         if isinstance(node, SumNode) and node.weight and not alone:
             terms = []
@@ -206,10 +208,12 @@ def _build_contraction(
                     names[x] = max([*classes, *names.values()]) + 1
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-            return _build_contraction(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
+            return _build_contraction(
+                reader, [*before, *inner, *after], out, classes, multiply_factors(factor, node.factor)
+            )
         if of_its_own := _find_common_factor(node):
             rest = [*before, (_drop_common_factor(node), mine), *after]
-            return _build_contraction(reader, rest, out, classes, times(factor, of_its_own))
+            return _build_contraction(reader, rest, out, classes, multiply_factors(factor, of_its_own))
         if isinstance(node, Concatenation):
             return _distribute_over_parts(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
@@ -243,12 +247,12 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
     return any(n != sizes[0] and run.doubled != "M" for n, run in zip(sizes, reader.runs, strict=True))
 
 
-def _find_common_factor(node: TracedNode) -> Vector:
+def _find_common_factor(node: TracedNode) -> PerBuild:
     """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
     of such products share; empty if there is none."""
     if node.weight or node.exact is not None:
         return ()
-    if isinstance(node, SumNode | Pick):
+    if isinstance(node, SumNode | EntryPick):
         first, *more = map(_find_common_factor, node.children)
         return first if all(f == first for f in more) else ()
     if not isinstance(node, ContractionNode):
@@ -257,7 +261,7 @@ def _find_common_factor(node: TracedNode) -> Vector:
     return () if takes or any(c.weight for c in node.children) else node.factor
 
 
-@asked_once
+@cache_on_node
 def _drop_common_factor(node: TracedNode) -> TracedNode:
     """Returns the node without the factor that ``_find_common_factor`` returns."""
     if isinstance(node, ContractionNode):
@@ -267,7 +271,7 @@ def _drop_common_factor(node: TracedNode) -> TracedNode:
 
 
 def _distribute_over_parts(
-    reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
     """Expands a product with a concatenation along a summed index: cat([a, b]) @ W -> a @ W[:k] + b @ W[k:].
 

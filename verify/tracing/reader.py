@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 
-from .function_recognition import Regions, ToldFunction
+from .function_recognition import KnownFunction, KnownFunctions
 from .graph import Dims, View
 from .nodes import (
     ConstantNode,
@@ -26,18 +26,18 @@ from .nodes import (
     IndexClass,
     Leaf,
     Parameter,
-    Pieces,
+    PartialTensor,
     Restart,
     Sizes,
-    Stopped,
+    StoppedGradient,
     SumNode,
     TracedNode,
     Unreadable,
-    join,
-    refused,
-    walk,
+    join_indices,
+    make_error,
+    walk_graph,
 )
-from .recording import Recording, Ref, TorchCall, VaryingNumber, refs
+from .recording import Recording, TensorRef, TorchCall, VaryingNumber, iterate_refs
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 """Maps an index of a leaf to the sizes of the two indices that it is split into, at every build."""
@@ -75,13 +75,13 @@ class Reader:
         runs: Sequence[Recording],
         splits: Splits,
         apply: Callable[[Reader, list[Any], Any], Any],
-        told: Callable[[Reader, ToldFunction, int], View],
-        regions: Regions,
+        told: Callable[[Reader, KnownFunction, int], View],
+        regions: KnownFunctions,
     ):
         self.runs, self.builds, self.splits, self.apply, self.told = runs, len(runs), splits, apply, told
         self.regions = regions
         self.views: dict[int, View] = {}
-        self.read_calls: list[tuple[TorchCall, Ref, View]] = []
+        self.read_calls: list[tuple[TorchCall, TensorRef, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
         self.fixed: dict[Any, TracedNode] = {}
@@ -111,7 +111,7 @@ class Reader:
             self.views[number] = self.leaf_view(name, shape, value, kind)
         for calls in zip(*(run.calls for run in self.runs), strict=True):
             self.call, self.calls, self.made, self.name = calls[0], calls, 0, calls[0].name.strip("_")
-            if any(r.number in self.regions.needed for r in refs(calls[0].result)):
+            if any(r.number in self.regions.needed for r in iterate_refs(calls[0].result)):
                 self._step(calls)
         self.call = None
         return self.view(first.output)
@@ -123,38 +123,43 @@ class Reader:
             calls: the call at every build.
         """
         call, found = calls[0], self.regions.found
-        results, numbers = list(refs(call.result)), {r.number for r in refs((call.arguments, call.keywords))}
+        results, numbers = (
+            list(iterate_refs(call.result)),
+            {r.number for r in iterate_refs((call.arguments, call.keywords))},
+        )
         self.values = [[run.tensor(r) for run in self.runs] for r in results]
         self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
         for k, r in enumerate(results):
             if r.number in found and r.number not in numbers:
-                x, told = self.view(Ref(found[r.number].x)), partial(self.told, self, found[r.number], r.number)
-                made = [self.constant(v) for v in self.values] if x.is_constant else _given(self, [x], told)
+                x, told = self.view(TensorRef(found[r.number].x)), partial(self.told, self, found[r.number], r.number)
+                made = (
+                    [self.constant(v) for v in self.values] if x.is_constant else _read_or_use_as_data(self, [x], told)
+                )
                 self._put(call, k, r, made)
         if not any(r.number in self.regions.needed - found.keys() for r in results):
             return
         if call.stale:  # the values at the time of the call were not recorded
             raise self.fail("reads a tensor modified in place through a view; assign whole tensors, or use torch.cat")
         for number in numbers & self.held if not call.held else ():
-            if trains(self, self.views[number].node):
-                self.views[number] = stopped(self, self.views[number])
+            if has_trained_parameter(self, self.views[number].node):
+                self.views[number] = stop_gradient(self, self.views[number])
             self.held.discard(number)
-        read = [self.view(r) for r in refs((call.arguments, call.keywords))]
+        read = [self.view(r) for r in iterate_refs((call.arguments, call.keywords))]
         if all(v.is_constant for v in read):
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
             return
-        if any(isinstance(v.node, Pieces) for v in read[call.name in ("__setitem__", "__getitem__") :]):
+        if any(isinstance(v.node, PartialTensor) for v in read[call.name in ("__setitem__", "__getitem__") :]):
             raise self.fail("reads a tensor that was only partly assigned; assign all of it or use torch.cat")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
-        made = _given(self, read, lambda: self.apply(self, args, keywords))
-        _check_kept(self, results, made)
+        made = _read_or_use_as_data(self, read, lambda: self.apply(self, args, keywords))
+        _check_cancellation(self, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if r.number not in found:
                 self._put(call, k, r, view)
 
-    def _put(self, call: TorchCall, k: int, ref: Ref, view: Any) -> None:
+    def _put(self, call: TorchCall, k: int, ref: TensorRef, view: Any) -> None:
         """Stores the view of a result of a call.
 
         Args:
@@ -181,7 +186,7 @@ class Reader:
             Unreadable: a list has another length at another build.
         """
         x = trees[0]
-        if isinstance(x, Ref):
+        if isinstance(x, TensorRef):
             return self.view(x)
         if isinstance(x, list | tuple):
             if len({len(t) for t in trees}) > 1:
@@ -202,11 +207,11 @@ class Reader:
         Args:
             what: what failed, and what to do.
         """
-        return refused(f"{self.call.module or 'model'}: {self.call.name}" if self.call else "", what)
+        return make_error(f"{self.call.module or 'model'}: {self.call.name}" if self.call else "", what)
 
     # tensors and numbers of a call ----------------------------------------------------------------------------------
 
-    def view(self, ref: Ref) -> View:
+    def view(self, ref: TensorRef) -> View:
         """Returns the view of a recorded tensor; one that no recorded call made is a constant."""
         if ref.number not in self.views:
             self.views[ref.number] = self.constant([run.tensors[ref.number] for run in self.runs])
@@ -332,10 +337,10 @@ class Reader:
                 if h.sizes != least:
                     raise self.split(h, least)
             for h in found[1:]:
-                join(found[0], h)
+                join_indices(found[0], h)
 
 
-def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
+def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any) -> None:
     """Checks that a sum does not cancel, since equations have no signs.
 
     Args:
@@ -348,7 +353,8 @@ def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
     """
     if isinstance(made, View) and isinstance(made.node, SumNode):
         terms = (
-            reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
+            reader.runs[0].tensors.get(r.number)
+            for r in iterate_refs((reader.calls[0].arguments, reader.calls[0].keywords))
         )
         size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
         got = float(reader.runs[0].tensors[results[0].number].abs().max())
@@ -356,7 +362,7 @@ def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
             raise reader.fail("a sum that cancels, and the equations have no signs; leave out its terms")
 
 
-def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
+def _read_or_use_as_data(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
     """Returns what ``make`` returns; if it fails, a call on the input alone is read as further data.
 
     Args:
@@ -375,12 +381,12 @@ def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any
         return reader.constants()
 
 
-def trains(reader: Reader, node: TracedNode) -> bool:
+def has_trained_parameter(reader: Reader, node: TracedNode) -> bool:
     """Tests whether a gradient of the output reaches one of the parameters that a node is made of."""
-    return any(isinstance(x, Parameter) and x.name in reader.runs[0].trained_names for x in walk(node))
+    return any(isinstance(x, Parameter) and x.name in reader.runs[0].trained_names for x in walk_graph(node))
 
 
-def stopped(reader: Reader, x: View) -> View:
+def stop_gradient(reader: Reader, x: View) -> View:
     """Returns a view through which no gradient passes.
 
     Constants, and parameters that no gradient reaches elsewhere either, are returned unchanged.
@@ -388,9 +394,9 @@ def stopped(reader: Reader, x: View) -> View:
     Raises:
         Unreadable: it is a matrix that is trained elsewhere.
     """
-    if x.is_constant or (x.node.weight and not trains(reader, x.node)):
+    if x.is_constant or (x.node.weight and not has_trained_parameter(reader, x.node)):
         return x
     if x.node.weight and (not isinstance(x.node, Parameter) or sum(not index.fixed for index in x.node.indices) > 1):
         why = "stops the gradient of a matrix that trains elsewhere, which no equation can express; "
         raise reader.fail(why + "use a separate matrix with requires_grad=False")
-    return View(x.node.derive(Stopped, reader.where), x.dims)
+    return View(x.node.derive(StoppedGradient, reader.where), x.dims)

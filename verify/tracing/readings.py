@@ -16,13 +16,13 @@ from scaling_algebra.spec.networks.language import TRACED
 
 from .building import NOTHING_GROWS, Build
 from .gradients import TRAINING
-from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
-from .nodes import NotFinite, Scaled, Unreadable
-from .shapes import FACTORS, SCALED, read_by_shape
+from .models import LOOP_AXES, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
+from .nodes import NotFinite, UnabsorbedFactor, Unreadable
+from .shapes import IGNORED_FACTOR, UNRECOGNISED_FACTORS, read_by_shape
 
-WIDEST = 256
+MAX_SIZE_TO_ENLARGE = 256
 """If a size is at least this, the module is not read again at larger sizes."""
-Sizes = Mapping[str, int]
+SizesByAxis = Mapping[str, int]
 
 
 @dataclass
@@ -39,8 +39,8 @@ class ModuleReading:
     """
 
     build: Build
-    base: Sizes | None = None
-    smallest: Sizes | None = None
+    base: SizesByAxis | None = None
+    smallest: SizesByAxis | None = None
     name: str = TRACED
     failures: dict[str, UsageError] = field(default_factory=dict)
     rejected: TracedModel | None = None
@@ -60,7 +60,7 @@ class ModuleReading:
 
 
 def _try_equations(
-    q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False
+    q: ModuleReading, base: SizesByAxis | None, apart: bool, wider: bool = False, every: bool = False
 ) -> TracedModel | None:
     """Reads the equations; returns None if this attempt could add nothing to an earlier one.
 
@@ -80,9 +80,9 @@ def _try_equations(
     error = q.failures.get(WITH_HALF if apart else AT_SMALL)
     while True:
         if wider:
-            if not isinstance(error, SizesTooSmall) or max(start.values()) >= WIDEST:
+            if not isinstance(error, SizesTooSmall) or max(start.values()) >= MAX_SIZE_TO_ENLARGE:
                 return None
-            start = {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}
+            start = {x: n * (1 if x in (*LOOP_AXES, "K") else 4) for x, n in start.items()}
         try:
             return replace(read_equations(q.build, start, q.name, every), joint=sparse and not (apart or every))
         except SizesTooSmall as again:
@@ -116,19 +116,22 @@ def _read_shapes(q: ModuleReading) -> TracedModel | None:
 
 def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
     """Reads by shape at the user's sizes, if the equations could not be read there."""
-    why = q.failures.get(AT_BASE) or q.failures.get(LAST)
+    why = q.failures.get(AT_BASE) or q.failures.get(AT_BASE_LAST)
     read = q.rejected is not None and not q.rejected.network.unread
     return None if why is None or read else _read_shapes_for(q, q.smallest, why)
 
 
-def _read_shapes_for(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> TracedModel:
+def _read_shapes_for(q: ModuleReading, sizes: SizesByAxis | None, why: UsageError) -> TracedModel:
     """Reads by shape at these sizes, with a note on factors; ``why`` is the reason why there are no equations."""
     reading = read_by_shape(q.build, sizes, str(why), q.name)
-    return replace(reading, notes=[*reading.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
+    return replace(
+        reading,
+        notes=[*reading.notes, ("", IGNORED_FACTOR if isinstance(why, UnabsorbedFactor) else UNRECOGNISED_FACTORS)],
+    )
 
 
 WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
-LAST = "at the base, as there are no shapes at small sizes"
+AT_BASE_LAST = "at the base, as there are no shapes at small sizes"
 READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
     WITH_HALF: lambda q: _try_equations(q, q.base, apart=True),
     f"{WITH_HALF}, at larger sizes": lambda q: _try_equations(q, q.base, apart=True, wider=True),
@@ -137,7 +140,7 @@ READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
     "with every top-K choosing all": _read_all_chosen,
     AT_BASE: _read_at_base,
     BY_SHAPE: _read_shapes,
-    LAST: lambda q: _read_at_base(q, last=True),
+    AT_BASE_LAST: lambda q: _read_at_base(q, last=True),
     f"{BY_SHAPE}, at the base": _read_shapes_at_base,
 }
 """Strategies by name, in the order in which they are tried; each returns None if it does not apply."""
@@ -145,9 +148,9 @@ READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
 
 def read_module(
     build: Build,
-    base: Sizes | None = None,
+    base: SizesByAxis | None = None,
     strict: bool = False,
-    smallest: Sizes | None = None,
+    smallest: SizesByAxis | None = None,
     refuse: Callable[[TracedModel], str] = lambda reading: "",
 ) -> TracedModel:
     """Reads a module by the first strategy that succeeds. Parameters that act only in training mode are read by shape.
@@ -186,7 +189,7 @@ def read_module(
     raise _combine_errors(q.failures)
 
 
-def trace_equations(build: Build, base: Sizes | None = None, name: str = TRACED) -> TracedModel:
+def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = TRACED) -> TracedModel:
     """Reads the equations of the module that ``build(sizes)`` returns, without the parameters that act only in training
     mode.
 

@@ -1,7 +1,7 @@
 """Reads recognised functions (elementwise functions, norms, gates, rotations) as equations.
 
 ``function_recognition.py`` recognises that one tensor is a known function of another, whatever calls lie between;
-``read`` turns this into nodes of the graph. Read next: ``function_recognition.py``.
+``read_function`` turns this into nodes of the graph. Read next: ``function_recognition.py``.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .activations import sign_of
+from .activations import determine_sign
 from .elementwise import (
-    GATES,
+    NORMALISED_GATES,
     add_constant,
-    added,
-    below_same_size,
-    cat_as_sum,
-    function_of,
-    multiplied,
-    same_size,
-    scaled,
+    add_views,
+    apply_function,
+    convert_cat_to_sum,
+    derive_same_size,
+    multiply_views,
+    scale_view,
+    skip_same_size_nodes,
 )
-from .function_recognition import ToldFunction
+from .function_recognition import KnownFunction
 from .graph import View
 from .indices import convert_constant
 from .nodes import (
-    Centred,
-    Entrywise,
+    CentredSignal,
     FunctionNode,
     Parameter,
     Permutation,
     Restart,
     Rotation,
     Selection,
+    TensorFunction,
     Unreadable,
-    walk,
+    walk_graph,
 )
-from .products import contract
+from .products import contract_views
 from .reader import Reader
-from .recording import Ref, refs
-from .routing import selection, slots_along
+from .recording import TensorRef, iterate_refs
+from .routing import apply_selection, find_dim_slots
 
-STANDS = ", which scales with the same powers but has other values"
+SUBSTITUTE_NOTE = ", which scales with the same powers but has other values"
 """End of the note on a function that is read as another one."""
 
 
-def read(reader: Reader, known: ToldFunction, number: int) -> View:
+def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
     """Returns the view of a tensor that is a recognised function of another one.
 
     Args:
@@ -63,22 +63,22 @@ def read(reader: Reader, known: ToldFunction, number: int) -> View:
         Unreadable: no equation can express it.
         Restart: it must be read call by call instead.
     """
-    x = cat_as_sum(reader, reader.view(Ref(known.x)))
+    x = convert_cat_to_sum(reader, reader.view(TensorRef(known.x)))
     if not known.over:
-        return _entrywise(reader, known, x)
+        return _read_elementwise(reader, known, x)
     try:
-        slots = tuple(e for d in known.over for e in slots_along(reader, x, d))
+        slots = tuple(e for d in known.over for e in find_dim_slots(reader, x, d))
     except Unreadable:
         made = None
     else:
-        made = _along(reader, known, x, slots)
+        made = _read_along_dims(reader, known, x, slots)
     if made is None:
         reader.regions.leave(number)
         raise Restart
-    return scaled(reader, made, reader.numbers(known.numbers)) if {*known.numbers} != {1.0} else made
+    return scale_view(reader, made, reader.numbers(known.numbers)) if {*known.numbers} != {1.0} else made
 
 
-def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...]) -> View | None:
+def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple[int, ...]) -> View | None:
     """Returns a function along dimensions (a norm, softmax, mean or rotation), without its constant factor.
 
     Args:
@@ -97,44 +97,46 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     def exact(v: Tensor) -> Tensor:
         return x.from_torch(known.exact(x.to_torch(v)), v)
 
-    name, gate, fixed = known.name, below_same_size(x.node), all(x.node.indices[e].fixed for e in slots)
+    name, gate, fixed = known.name, skip_same_size_nodes(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
         joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
         if name != "turned" and fixed and not joins:  # read call by call, as a matrix of constants
             return None
-        if name != "turned" and x.node.weight and _read_again(reader, x):
+        if name != "turned" and x.node.weight and _has_other_readers(reader, x):
             why = "a permuted parameter that is also used elsewhere, which no equation can express; "
             raise reader.fail(why + "use another parameter there")
         note = f"{reader.name} permutes or mixes entries and keeps their size; how it does so is left out"
         if name == "turned":
             note = "a constant rotation is left out (rotary angles)"
         if name == "turned" or x.node.weight:
-            return same_size(reader, x, known.exact, Rotation, note=note)
-        return same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
+            return derive_same_size(reader, x, known.exact, Rotation, note=note)
+        return derive_same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
     if name == "centre" and (fixed or len(slots) > 1):  # read call by call: a constant matrix subtracts it
         return None
     if name == "normed":
-        if not isinstance(gate, FunctionNode) or gate.name not in GATES or gate.exact is None:
+        if not isinstance(gate, FunctionNode) or gate.name not in NORMALISED_GATES or gate.exact is None:
             return None
         before = gate.exact
         gates = View(gate.source, x.dims)
         chosen: dict[str, Any] = {"kind": Selection, "count": gate.count} if isinstance(gate, Selection) else {}
-        return function_of(reader, GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, **chosen)
+        return apply_function(
+            reader, NORMALISED_GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, **chosen
+        )
     if name == "softmax" and isinstance(gate, Selection) and gate.name == "topk":
-        return selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
+        return apply_selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
-        x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
-    return function_of(reader, name, x, exact, slots, Centred if name == "centre" else FunctionNode)
+        x, slots, name = *_subtract_mean(reader, x, known.over), "rmsnorm"
+    return apply_function(reader, name, x, exact, slots, CentredSignal if name == "centre" else FunctionNode)
 
 
-def _read_again(reader: Reader, x: View) -> bool:
+def _has_other_readers(reader: Reader, x: View) -> bool:
     """Tests whether more than one call reads a parameter that a view is made of."""
-    run, names = reader.runs[0], {y.name for y in walk(x.node) if isinstance(y, Parameter)}
+    run, names = reader.runs[0], {y.name for y in walk_graph(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
-    return sum(any(r.number in own for r in refs((c.arguments, c.keywords))) for c in run.calls) > 1
+    return sum(any(r.number in own for r in iterate_refs((c.arguments, c.keywords))) for c in run.calls) > 1
 
 
-def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:
+def _subtract_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:
     """Subtracts the mean of a signal along dimensions that do not grow, by the constant matrix I - 1/n.
 
     Args:
@@ -157,13 +159,13 @@ def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tupl
     keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
     out = [("out", key) if key in here else key for key in keys]
     flat = View(x.node, [(e,) for dim in x.dims for e in dim])
-    y = contract(reader, [(operand, [*(("out", key) for key in here), *here]), (flat, keys)], out)
+    y = contract_views(reader, [(operand, [*(("out", key) for key in here), *here]), (flat, keys)], out)
     of = {key: dim[0] for key, dim in zip(keys, y.dims, strict=True)}
     y = View(y.node, [tuple(of[d, k] for k in range(len(dim))) for d, dim in enumerate(x.dims)])
     return y, tuple(e for d in over for e in y.dims[d] if isinstance(e, int))
 
 
-def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
+def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
     """Returns a function applied to every entry.
 
     Args:
@@ -178,37 +180,37 @@ def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
         declared = f"its values contradict the class that functions.toml gives {reader.name}; correct it there"
         raise reader.fail(declared if reader.name in FUNCTIONS else known.why)
     if known.name == "same" and known.rank == 0:
-        return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
+        return x if {*known.numbers} == {1.0} else scale_view(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
-        return same_size(
+        return derive_same_size(
             reader, x, known.exact, note=f"{reader.name} is left out: it does not change the recorded values"
         )
     if known.name == "abs":  # like |x|, x tanh(x) is even and grows linearly
-        sign = function_of(reader, "tanh", x, torch.sign)
-        sign.node.note = f"{reader.name} is read as x tanh(x){STANDS}"
-        made = multiplied(reader, sign, x)
-        return made if {*known.numbers} == {1.0} else scaled(reader, made, reader.numbers(known.numbers))
+        sign = apply_function(reader, "tanh", x, torch.sign)
+        sign.node.note = f"{reader.name} is read as x tanh(x){SUBSTITUTE_NOTE}"
+        made = multiply_views(reader, sign, x)
+        return made if {*known.numbers} == {1.0} else scale_view(reader, made, reader.numbers(known.numbers))
     if known.rank == 2:
-        linear = function_of(reader, "silu", x, lambda v: known.exact(v) - torch.tanh(v))
-        linear.node.note = f"{reader.name} is read as {known.name}{STANDS}"
-        made = added(reader, [linear, function_of(reader, "tanh", x, torch.tanh)])
+        linear = apply_function(reader, "silu", x, lambda v: known.exact(v) - torch.tanh(v))
+        linear.node.note = f"{reader.name} is read as {known.name}{SUBSTITUTE_NOTE}"
+        made = add_views(reader, [linear, apply_function(reader, "tanh", x, torch.tanh)])
     elif known.rank == 1:
-        made = _standing(reader, known.name, x, known.exact)
+        made = _substitute_function(reader, known.name, x, known.exact)
     else:
-        made = function_of(reader, known.name, x, known.exact)
+        made = apply_function(reader, known.name, x, known.exact)
         if known.rank == 3:
             made.node.note = f"{reader.name} is read as {known.name}, which it equals at the recorded values"
         if {*known.numbers} != {1.0}:
-            made = scaled(reader, made, reader.numbers(known.numbers))
-    return made if known.middle == 0 else add_constant(reader, made, _number(reader, known.middle))
+            made = scale_view(reader, made, reader.numbers(known.numbers))
+    return made if known.middle == 0 else add_constant(reader, made, _make_scalar(reader, known.middle))
 
 
-def _number(reader: Reader, number: float) -> View:
+def _make_scalar(reader: Reader, number: float) -> View:
     """Returns a constant with the same value at every build."""
     return reader.numbers([number] * reader.builds)
 
 
-def _standing(reader: Reader, name: str, x: View, exact: Entrywise) -> View:
+def _substitute_function(reader: Reader, name: str, x: View, exact: TensorFunction) -> View:
     """Returns a function that stands for another one of the same class, with a note that its values differ.
 
     Args:
@@ -217,9 +219,9 @@ def _standing(reader: Reader, name: str, x: View, exact: Entrywise) -> View:
         x: its argument.
         exact: the function of the module.
     """
-    if (sign := sign_of(exact)) < 0:
-        made = _standing(reader, name, x, lambda v: -exact(v))
-        return scaled(reader, made, _number(reader, sign))
-    made = function_of(reader, name, x, exact)
-    made.node.note = f"{reader.name} is read as {name}{STANDS}"
+    if (sign := determine_sign(exact)) < 0:
+        made = _substitute_function(reader, name, x, lambda v: -exact(v))
+        return scale_view(reader, made, _make_scalar(reader, sign))
+    made = apply_function(reader, name, x, exact)
+    made.node.note = f"{reader.name} is read as {name}{SUBSTITUTE_NOTE}"
     return made

@@ -13,7 +13,7 @@ from typing import Any
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-"""The rule of each call, by its name after ``plain``; ``rule`` adds to it."""
+"""The rule of each call, by its name after ``normalise_call_name``; ``register_rule`` adds to it."""
 ALIASES = {
     "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
     "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
@@ -23,18 +23,18 @@ ALIASES = {
     "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
 """Other names of calls, each with the name that has the rule."""
-SAME = {
+IDENTITY_CALLS = {
     "to", "float", "type_as", "contiguous", "clone", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "to_copy", "pos",
     "view_as_complex", "view_as_real",
 }  # fmt: skip
 """Calls that return their argument unchanged, as far as equations are concerned."""
 
-APART = {"group_norm", "native_group_norm", "glu"}
+DECOMPOSED_CALLS = {"group_norm", "native_group_norm", "glu"}
 """Functions of one tensor that act on parts of an axis; they are decomposed into aten calls."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def register_rule(*names: str) -> Callable[[Rule], Rule]:
     """Returns a decorator that registers a function as the rule of all calls with these names.
 
     Examples:
@@ -48,22 +48,22 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def plain(name: str) -> str:
+def normalise_call_name(name: str) -> str:
     """Returns the name under which a call has its rule: without underscores, and with aliases resolved.
 
     Examples:
-        >>> plain("__radd__"), plain("mul_")
+        >>> normalise_call_name("__radd__"), plain("mul_")
         ('add', 'mul')
     """
     name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")
     return ALIASES.get(name, name)
 
 
-MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange", "new_")
+FACTORY_PREFIXES = ("zeros", "ones", "empty", "full", "rand", "arange", "new_")
 """Prefixes of factory functions, whose result does not depend on the values of any tensor."""
 
 
-def ruled(name: str) -> bool:
+def has_rule(name: str) -> bool:
     """Tests whether a call of this name is read by a rule, whatever its arguments are."""
-    name = plain(name)
-    return name in RULES or name in SAME or name in ("rsub", "rdiv") or name.startswith(MAKERS)
+    name = normalise_call_name(name)
+    return name in RULES or name in IDENTITY_CALLS or name in ("rsub", "rdiv") or name.startswith(FACTORY_PREFIXES)
