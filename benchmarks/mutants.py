@@ -203,7 +203,7 @@ MUTANTS = [
         ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),
         ("measuring.py", "pairs = zip(*map(_iterate_refs, (call, again[call.key])), strict=False)", "pairs = ()"),
         ("products.py", "return any(len(x) > 1 and acted", "return any(len(x) > 2 and acted"),
-        ("products.py", 'n != sizes[0] and run.doubled != "M"', "n != sizes[0]"),
+        ("products.py", 'n != sizes[0] and run.enlarged_axis != "M"', "n != sizes[0]"),
         ("wide_builds.py", "WIDE_RATIO, MAX_WIDE_SIZE = 16, 1024", "WIDE_RATIO, MAX_WIDE_SIZE = 2, 1024"),
         ("function_recognition.py",
          "if any(find_mixed_dims(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _clamps_length(g, v):",

@@ -759,7 +759,7 @@ def doubled(f):
 
 def turned_over(f):
     """Places in another order."""
-    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.values]))
+    return lambda reader, x: f(reader, reader.make_constant([v.roll(1, 0) for v in x.values]))
 
 
 def rolled(f):

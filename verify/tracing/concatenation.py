@@ -87,12 +87,14 @@ def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Seq
         Unreadable: the parts repeat along the dimension, or share several of its indices.
     """
     live, sizes = [p for p in parts if not p.is_constant], tuple(shape[d] for shape in shapes)
-    wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
+    wide = [
+        p.get_index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)
+    ]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
-    begins, at = [], reader.same_everywhere(0)
+    begins, at = [], reader.repeat_per_build(0)
     for p in parts:
         begins.append(at)
-        at = tuple(a + n for a, n in zip(at, p.sizes(d, reader.builds), strict=True))
+        at = tuple(a + n for a, n in zip(at, p.get_sizes(d, reader.builds), strict=True))
     if not fixed:
         parts = [p if not p.is_constant or not p.values[0].any() else convert_constant(reader, p) for p in parts]
         live = [p for p in parts if not p.is_constant]
@@ -104,31 +106,31 @@ def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Seq
             )
     if fixed:  # equations have sums and products of weights only as acting on a constant
         parts = [
-            act_on_constant(reader, p) if p.node.weight and not isinstance(p.node, Parameter) else p for p in parts
+            act_on_constant(reader, p) if p.node.is_weight and not isinstance(p.node, Parameter) else p for p in parts
         ]
         live = [p for p in parts if not p.is_constant]
     n = len(parts[0].dims)
-    _, classes, terms, order, dims = assign_labels(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
+    _, classes, terms, order, dims = assign_labels(reader, [(p.replace_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)
         if fixed and labels.count(last) > 1:
             raise reader.fail("concatenates along several axes at once; concatenate before reshaping")
         sources.append((node, labels))
-    if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
+    if len(along := (fixed and reader.make_indices(sizes)) or [IndexClass(sizes)]) > 1:
         raise reader.fail("concatenates along a dimension that is split later; reshape before torch.cat")
     kind, indices = (FixedConcatenation if fixed else Concatenation), [*(classes[x] for x in order), *along]
     node = kind(indices=indices, where=reader.where, sources=tuple(sources), slot=last, begins=begins)
-    view = View(node, dims).with_dim(d, (last,))
+    view = View(node, dims).replace_dim(d, (last,))
 
-    def exact(*values: Tensor) -> Tensor:
+    def compute_value(*values: Tensor) -> Tensor:
         rest = iter(values)
         laid = [p.values[0].double() if p.is_constant else p.to_torch(next(rest)) for p in parts]
         shape = [max(v.shape[j] for v in laid) for j in range(n)]
         y = torch.cat([v.expand([v.shape[j] if j == d else shape[j] for j in range(n)]) for v in laid], d)
-        return view.from_torch(y, torch.empty([i.root().sizes[0] for i in indices]))
+        return view.from_torch(y, torch.empty([i.find_root().sizes[0] for i in indices]))
 
-    node.exact = exact
+    node.value_function = compute_value
     if fixed and len(live) < len(parts):
         node.note = "constants among the parts of a concatenation are left out"
     return view

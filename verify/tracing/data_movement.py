@@ -51,10 +51,10 @@ def move_entries(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     """
     if isinstance(x.node, PartialTensor):  # a tensor that is being filled: the parts are assigned to it
         return x
-    if not reader.name.endswith("_as") and any(not v.is_constant for v in iterate_leaves((given, words), View)):
+    if not reader.rule_name.endswith("_as") and any(not v.is_constant for v in iterate_leaves((given, words), View)):
         why = "an index that depends on computed values, which no equation can express; "
         raise reader.fail(why + "index with constants, or select experts with torch.topk(scores, K) and gather")
-    known, key = reader.runs[0].places, reader.calls[0].key
+    known, key = reader.runs[0].positions, reader.calls[0].key
     if key not in known:  # cached, because a reading may restart many times
         known[key] = [find_positions(call, run) for call, run in zip(reader.calls, reader.runs, strict=True)]
     parts = len(reader.shapes) > 1 and len(reader.shapes[0][0]) == len(x.dims)
@@ -103,7 +103,7 @@ def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: 
     if not all(at.size for at in places):
         raise reader.fail("a slice that is empty at some sizes; slice by a fraction of the size, as x[: n // 2]")
     entries = [e for dim in x.dims for e in dim]
-    sizes = [x.index(e).sizes for e in entries]
+    sizes = [x.get_index(e).sizes for e in entries]
     lines = [_find_digits(reader, at, [n[b] for n in sizes]) for b, at in enumerate(places)]
     result = [_align_digits(reader, line) for line in zip(*lines, strict=True)]
     own: dict[int, list[list[Positions]]] = {}
@@ -113,7 +113,7 @@ def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: 
         outer = max(own[i], key=lambda digit: max(map(_get_step, digit)))
         head, steps = tuple(map(len, outer)), [*map(_get_step, outer)]
         every = all(step in (0, n / h) for step, h, n in zip(steps, head, sizes[i], strict=True))
-        if len(own[i]) > 1 or (max(steps) > 1 and every and not x.index(entries[i]).fixed):
+        if len(own[i]) > 1 or (max(steps) > 1 and every and not x.get_index(entries[i]).fixed):
             return _read_movement(reader, _split_repeated_index(reader, x, entries[i], head), places, parts)
     flat = View(x.node, [(e,) for e in entries])
     starts = [np.unravel_index(at.flat[0], [n[b] for n in sizes]) for b, at in enumerate(places)] if entries else []
@@ -210,9 +210,9 @@ def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head
     Raises:
         Restart: it is an index of the tensor itself.
     """
-    index = x.index(entry)
+    index = x.get_index(entry)
     if isinstance(entry, int) or index.leaves:
-        raise reader.split(index, head)
+        raise reader.request_split(index, head)
     two = IndexClass(head), IndexClass([n // h for n, h in zip(index.sizes, head, strict=True)])
     return View(x.node, [tuple(f for e in dim for f in (two if e is entry else [e])) for dim in x.dims])
 
@@ -228,7 +228,7 @@ def _select_position(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> 
         part: whether it is one of several parts; it is then a slice with one entry.
     """
     slot = isinstance(x.dims[i][0], int)
-    if slot and (len({*at}) > 1 or (part and x.index(x.dims[i][0]).fixed)):
+    if slot and (len({*at}) > 1 or (part and x.get_index(x.dims[i][0]).fixed)):
         return slice_view(reader, x, i, at, tuple(k + 1 for k in at))
     y = select_entry(reader, x, i, at)
     return View(y.node, [*y.dims[:i], (), *y.dims[i:]])

@@ -68,7 +68,7 @@ class PossibleCancellation(Unreadable):
 def derive_same_size(
     reader: Reader,
     x: View,
-    exact: TensorFunction,
+    value_function: TensorFunction,
     kind: type[TracedNode] = SameSizeNode,
     entrywise: bool = False,
     **fields: Any,
@@ -76,20 +76,20 @@ def derive_same_size(
     """Return a tensor that is made of another one and has its size.
 
     Args:
-        exact: Returns the value from that of x, in the dimensions of the view.
+        value_function: Returns the value from that of x, in the dimensions of the view.
         kind: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
-        entrywise: Whether ``exact`` acts on every entry, whatever the shape.
+        entrywise: Whether ``value_function`` acts on every entry, whatever the shape.
         fields: Other attributes of the node.
     """
-    made = exact if entrywise else (lambda v: x.from_torch(exact(x.to_torch(v)), v))
-    return View(x.node.derive(kind, reader.where, exact=made, entrywise=entrywise, **fields), x.dims)
+    made = value_function if entrywise else (lambda v: x.from_torch(value_function(x.to_torch(v)), v))
+    return View(x.node.derive(kind, reader.where, value_function=made, entrywise=entrywise, **fields), x.dims)
 
 
 def apply_function(
     reader: Reader,
     name: str,
     x: View,
-    exact: TensorFunction,
+    value_function: TensorFunction,
     over: tuple[int, ...] = (),
     kind: type[FunctionNode] = FunctionNode,
     **fields: Any,
@@ -97,14 +97,16 @@ def apply_function(
     """Return a function of a signal.
 
     Args:
-        exact: Returns its value from that of the node of x.
+        value_function: Returns its value from that of the node of x.
         over: The slots that it goes along; none where it acts entry by entry.
         kind: The class of the node.
         fields: Other attributes of the node.
     """
     if has_negated_entries(x.node):
         raise reader.fail(NEGATED_COPY)
-    return View(x.node.derive(kind, reader.where, name=name, over=over, exact=exact, **fields), x.dims)
+    return View(
+        x.node.derive(kind, reader.where, name=name, over=over, value_function=value_function, **fields), x.dims
+    )
 
 
 def add_views(reader: Reader, views: Sequence[View]) -> View:
@@ -125,10 +127,10 @@ def add_views(reader: Reader, views: Sequence[View]) -> View:
         raise reader.fail(
             "adds a signal to a permuted copy of itself, which is not a rotation; equations cannot express this"
         )
-    if any(not v.node.weight for v in views):
+    if any(not v.node.is_weight for v in views):
         views = [
             act_on_constant(reader, v)
-            if v.node.weight and not isinstance(skip_same_size_nodes(v.node), Parameter)
+            if v.node.is_weight and not isinstance(skip_same_size_nodes(v.node), Parameter)
             else v
             for v in views
         ]
@@ -161,7 +163,7 @@ def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
             view = View(
                 term, [tuple(at.get(e, classes[order[e]]) if isinstance(e, int) else e for e in d) for d in dims]
             )
-            made.append(view if {*number} == {1} else scale_view(reader, view, reader.numbers(number)))
+            made.append(view if {*number} == {1} else scale_view(reader, view, reader.make_scalar(number)))
     if not made:
         raise PossibleCancellation(str(reader.fail("a sum that cancels, and the equations have no signs")))
     return made
@@ -177,8 +179,8 @@ def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
     """
     laws = [
         {
-            (compute_structure_key(t), bool(f) and f[0] < 0, (stops, compute_structure_key(t, looks=False)))
-            for t, _, f, stops in _iterate_terms(v.node, alike=True)
+            (compute_structure_key(t), bool(f) and f[0] < 0, (stops, compute_structure_key(t, ignore_stops=False)))
+            for t, _, f, stops in _iterate_terms(v.node, through_functions=True)
         }
         for v in views
     ]
@@ -188,19 +190,23 @@ def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
             raise PossibleCancellation(
                 str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs"))
             )
-        if pairs and not reader.regions.keeps(reader.call):
+        if pairs and not reader.known_functions.keeps_all_powers(reader.call):
             why = "a difference of two signals of one law may cancel, and the equations have no signs"
             raise PossibleCancellation(str(reader.fail(why)))
 
 
 def _iterate_terms(
-    node: TracedNode, labels: tuple[int, ...] = (), factor: PerBuild = (), alike: bool = False, stops: bool = False
+    node: TracedNode,
+    labels: tuple[int, ...] = (),
+    factor: PerBuild = (),
+    through_functions: bool = False,
+    stops: bool = False,
 ) -> Iterator[tuple[TracedNode, tuple[int, ...], PerBuild, bool]]:
     """Yield the terms of a sum of sums.
 
     Args:
         labels: Label of each slot of the node.
-        alike: Whether to look behind functions and constants that leave a structure key as it is, too.
+        through_functions: Whether to look behind functions and constants that leave a structure key as it is, too.
 
     Yields:
         The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
@@ -210,13 +216,13 @@ def _iterate_terms(
     if (known := _find_multiple(node)) is not None:
         source, more = known
         factor, into = multiply_factors(factor, more), (source,)
-    elif isinstance(node, SumNode) and (alike or node.exact is None):
+    elif isinstance(node, SumNode) and (through_functions or node.value_function is None):
         into = node.sources
-    elif not (alike and isinstance(node, SameSizeNode | ShiftedSignal | StoppedGradient | CentredSignal)):
+    elif not (through_functions and isinstance(node, SameSizeNode | ShiftedSignal | StoppedGradient | CentredSignal)):
         yield node, labels, factor, stops
         return
     for child, own in into:
-        yield from _iterate_terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+        yield from _iterate_terms(child, tuple(labels[x] for x in own), factor, through_functions, stops or stopped)
 
 
 @cache_on_node
@@ -236,7 +242,7 @@ def _find_multiple(node: TracedNode) -> tuple[Source, PerBuild] | None:
     if isinstance(node, ScaledSignal):
         return node.sources[0], node.factor
     signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
-    if not isinstance(node, ContractionNode) or node.exact is not None or len(signals) != 1:
+    if not isinstance(node, ContractionNode) or node.value_function is not None or len(signals) != 1:
         return None
     ((signal, mine),) = signals
     if sorted(mine) != sorted(node.out):
@@ -287,23 +293,23 @@ def add_broadcast_dims(x: View, like: View) -> View:
 
 
 def compute_structure_key(
-    node: TracedNode, named: bool = True, depth: int = STRUCTURE_DEPTH, looks: bool = True
+    node: TracedNode, with_names: bool = True, depth: int = STRUCTURE_DEPTH, ignore_stops: bool = True
 ) -> Any:
     """Return a key that two signals have in common if they are computed alike, so that their difference may cancel.
 
     Names of parameters are left out behind functions: two functions of signals that are computed alike have their mean
-    in common. A stop of the gradient (if ``looks``) and the subtraction of a mean leave the key as it is.
+    in common. A stop of the gradient (if ``ignore_stops``) and the subtraction of a mean leave the key as it is.
     """
     node = skip_same_size_nodes(node)
-    while isinstance(node, CentredSignal) or (looks and isinstance(node, StoppedGradient)):
+    while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):
         node = skip_same_size_nodes(node.source)
     if isinstance(node, Parameter):
-        return node.name if named else ""
-    named = named and not isinstance(node, FunctionNode)
+        return node.name if with_names else ""
+    with_names = with_names and not isinstance(node, FunctionNode)
     return (
         type(node),
         node.label,
-        tuple(compute_structure_key(c, named, depth - 1, looks) for c in node.children) if depth else (),
+        tuple(compute_structure_key(c, with_names, depth - 1, ignore_stops) for c in node.children) if depth else (),
     )
 
 
@@ -315,7 +321,7 @@ def multiply_views(reader: Reader, a: View, b: View) -> View:
         if isinstance(x.node, ShiftedSignal):  # (x + c) y = x y + c y
             inner = View(x.node.source, x.dims)
             return add_views(
-                reader, [multiply_views(reader, inner, y), scale_view(reader, y, reader.constant(x.node.values))]
+                reader, [multiply_views(reader, inner, y), scale_view(reader, y, reader.make_constant(x.node.values))]
             )
     return contract_views(reader, *assign_broadcast_keys([a, b]))
 
@@ -325,7 +331,7 @@ def scale_view(reader: Reader, x: View, by: View) -> View:
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
-        return reader.constant(reader.values[0])
+        return reader.make_constant(reader.values[0])
     f = skip_same_size_nodes(x.node)
     if isinstance(f, Selection) and (entry := _select_chosen_value(reader, x, values[0])) is not None:
         return entry
@@ -359,14 +365,14 @@ def scale_view(reader: Reader, x: View, by: View) -> View:
             reader, *assign_broadcast_keys([convert_constant(reader, by), x])
         )  # these sum to what they did not
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
-    reader.left_out.add((NUMBER_IN_NAME.sub("*", reader.where), round(first, 9)))
+    reader.omitted_factors.add((NUMBER_IN_NAME.sub("*", reader.where), round(first, 9)))
     made = partial(derive_same_size, reader, wide, lambda v: v * c.to(v.dtype), note=note)
     if (
         abs(float(c.double().mean())) < MIN_RELATIVE_MEAN * float(c.double().square().mean().sqrt())
-        and not x.node.weight
+        and not x.node.is_weight
     ):
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
-        if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
+        if along and not any(wide.get_index(e).fixed for dim in along for e in dim):  # no table of angles by position
             return made(kind=Permutation, signed=True)
     return made()
 
@@ -383,22 +389,23 @@ def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
     Returns:
         The sum, or None if some term has no such product.
     """
-    if node.weight or not (
-        isinstance(node, EntrySelection) or (isinstance(node, SumNode | ContractionNode) and node.exact is None)
+    if node.is_weight or not (
+        isinstance(node, EntrySelection)
+        or (isinstance(node, SumNode | ContractionNode) and node.value_function is None)
     ):
         return None
     signals = [k for k, c in enumerate(node.children) if not isinstance(c, EquationConstant)]
     if isinstance(node, ContractionNode):
         if any(not index.fixed for x, index in node.labels.items() if x not in node.out):
-            taken = len(signals) > 1 and not any(c.weight for c in node.children)
-            return node.but(factor=multiply_factors(node.factor, factor), call=None) if taken else None
+            taken = len(signals) > 1 and not any(c.is_weight for c in node.children)
+            return node.copy_with(factor=multiply_factors(node.factor, factor), call=None) if taken else None
         if len(signals) > 1:  # one factor of it has the number
             signals = [k for k in signals if _push_factor(node.children[k], factor)][:1]
     made = {k: _push_factor(node.children[k], factor) for k in signals}
     if None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
-    return node.but(sources=sources, call=None, part=None)
+    return node.copy_with(sources=sources, call=None, part=None)
 
 
 def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
@@ -410,7 +417,7 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
         return None
     row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
     if len(along) == 1 and row.sum() == 1:
-        y = select_entry(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
+        y = select_entry(reader, View(x.node, dims), d, reader.repeat_per_build(int(row.argmax())))
         return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
     if along[1:] == [last] and not dims[last]:
         return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
@@ -423,12 +430,12 @@ def convert_cat_to_sum(reader: Reader, x: View) -> View:
     if not isinstance(node := x.node, Concatenation):
         return x
     slot = node.slot
-    whole, n = node.indices[slot].root().sizes, len(node.indices)
-    sizes = {View(part, [tuple(_find_slots(own, slot))]).sizes(0, reader.builds) for part, own in node.sources}
+    whole, n = node.indices[slot].find_root().sizes, len(node.indices)
+    sizes = {View(part, [tuple(_find_slots(own, slot))]).get_sizes(0, reader.builds) for part, own in node.sources}
     count, size = whole[0] // min(sizes)[0], min(sizes)
     if len(sizes) > 1 or whole != tuple(count * k for k in size):
         return x
-    terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
+    terms, (which,) = [], reader.make_indices(reader.repeat_per_build(count))
     for (part, own), begin in zip(node.sources, node.begins, strict=True):
         one = make_fixed_constant(
             reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)], PartSelector

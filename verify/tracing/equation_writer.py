@@ -56,10 +56,10 @@ class EquationWriter:
         notes: notes on what the equations change or leave out, as (path of the module, text).
         factors: for each multiplier, the path of the module and the powers of the sizes that the module multiplies by.
         multiplied: for each parameter, the powers of the sizes that the module multiplies by directly at it.
-        beside: the same for every parameter that occurs in a product, by its original name.
-        scales: for each multiplier, the path of the module, the powers, and the parameters of its product.
-        acts: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
-        held: for each node that holds gates, the powers of the sizes that their values are proportional to.
+        absorbed: the same for every parameter that occurs in a product, by its original name.
+        multipliers: for each multiplier, the path of the module, the powers, and the parameters of its product.
+        summed_axes: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
+        gate_powers: for each node that holds gates, the powers of the sizes that their values are proportional to.
     """
 
     def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
@@ -67,20 +67,20 @@ class EquationWriter:
         self.name, self.names = name, EquationNames(nodes, builds)
         self.lines: list[tuple[str, str, TracedNode | None]] = []
         self.notes: list[tuple[str, str]] = []
-        self.scales: dict[str, tuple[str, Powers, list[str]]] = {}
+        self.multipliers: dict[str, tuple[str, Powers, list[str]]] = {}
         self.multiplied: dict[str, Powers] = {}
-        self.beside: dict[str, Powers] = {}
-        self.held: dict[int, Powers] = {}
-        self.acts = _collect_summed_axes(self.names, nodes)
+        self.absorbed: dict[str, Powers] = {}
+        self.gate_powers: dict[int, Powers] = {}
+        self.summed_axes = _collect_summed_axes(self.names, nodes)
         for node in nodes:
-            if isinstance(node, Leaf | Concatenation) or node.weight:
+            if isinstance(node, Leaf | Concatenation) or node.is_weight:
                 continue
             letters, right = _write_statement(self, node)
             self.lines.append((self.names.write_tensor(node, letters), right, node))
         self.lines.append(("f", _write_output(self, output.node), None))
         self.factors = _collect_multipliers(self)
 
-    def text(self) -> str:
+    def write_toml(self) -> str:
         """Returns the network as TOML."""
         width = max(len(left) for left, _, _ in self.lines)
         equations = "\n".join(f"{left:<{width}} = {right}" for left, right, _ in self.lines)
@@ -109,7 +109,7 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
-    letters = names.letters({x: node.labels[x] for x in labels})
+    letters = names.assign_index_names({x: node.labels[x] for x in labels})
     tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
@@ -145,21 +145,23 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
     ]
     summed = {x for x in labels if x not in node.out and letters[x] and names.is_growing(node.labels[x])}
     gated = any(summed & {*mine} for _, mine in gates)
-    tied = any(f and writer.acts[c.name] - {f} for c, mine in tensors for f in [_list_summed_axes(names, node, mine)])
+    tied = any(
+        f and writer.summed_axes[c.name] - {f} for c, mine in tensors for f in [_list_summed_axes(names, node, mine)]
+    )
     powers = fit_powers(node.factor, names.builds) if node.factor else {}
     if powers is None:
         why = f"multiplies by {node.factor} at the sizes that were built, which is not a power of the sizes; "
         raise node.fail(why + "multiply by a power of them")
     own = dict(powers)
     for c, mine in signals:
-        for axis, power in writer.held.get(c.number, {}).items():
+        for axis, power in writer.gate_powers.get(c.number, {}).items():
             if summed & {*mine}:
                 own[axis] = own.get(axis, Fraction(0)) + power
     own = {axis: power for axis, power in own.items() if power}
     if (summed and (not tensors or gated)) or tied:
         experts = any(names.find_axis(node.labels[x]) == "M" for x in summed)
         name = names.reserve_name("alpha" if experts else "scale")
-        writer.scales[name] = node.where, own, [c.name for c, _ in tensors]
+        writer.multipliers[name] = node.where, own, [c.name for c, _ in tensors]
         text.insert(0, name)
     else:
         _absorb_factor(writer, node, tensors, own)
@@ -173,7 +175,7 @@ def _write_sum(writer: EquationWriter, node: TracedNode) -> EquationSides:
     for t, labels in node.sources:
         mine = [letters[x] for x in labels]
         lacks = [x for k, x in enumerate(letters) if k not in labels and x]
-        if t.weight:
+        if t.is_weight:
             terms.append(_write_bias(names, t, mine, letters))
         else:
             terms.append(
@@ -219,7 +221,7 @@ def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides
     if name in GATE_AXES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
         writer.notes.append((node.where, GATE_NOTE.format(name)))
         axis = GATE_AXES[name] if GATE_AXES[name] != "K" or "K" in names.base else "M"
-        writer.held[node.number] = {axis: Fraction(-1)} if axis else {}
+        writer.gate_powers[node.number] = {axis: Fraction(-1)} if axis else {}
         name, over = "gate", ""
     elif isinstance(node, Selection):
         raise node.fail("a top-K along an axis other than M; let build(sizes) take M, the number of experts")
@@ -280,16 +282,16 @@ def _write_output(writer: EquationWriter, root: TracedNode) -> str:
     letters = names.name_slots(root)
     grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.is_growing(index)]
     text = names.write_tensor(root, letters)
-    of = {x.root(): letter for x, letter in zip(root.indices, letters, strict=True)}
+    of = {x.find_root(): letter for x, letter in zip(root.indices, letters, strict=True)}
     if grows:
         readout = names.reserve_name("Readout")
         writer.notes.append(("", f"the output grows: {readout} stands for the layer that reads it"))
         text = f"{readout}[{','.join(grows)}] {text}"
-    elif any(names.find_axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
-        rest = [x.root() for x in names.data.indices if x.root() not in of]
-        every = names.letters(dict(enumerate([*root.indices, *rest])))
+    elif any(names.find_axis(x) == "D" and x.find_root() in of for x in names.data.indices):  # tied
+        rest = [x.find_root() for x in names.data.indices if x.find_root() not in of]
+        every = names.assign_index_names(dict(enumerate([*root.indices, *rest])))
         of |= dict(zip(rest, [*every.values()][len(letters) :], strict=True))
-        text = f"{text} {names.write_tensor(names.data, [of[x.root()] for x in names.data.indices])}"
+        text = f"{text} {names.write_tensor(names.data, [of[x.find_root()] for x in names.data.indices])}"
     return text
 
 
@@ -350,7 +352,7 @@ def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> d
     """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
-        if isinstance(node, ContractionNode) and not node.weight:
+        if isinstance(node, ContractionNode) and not node.is_weight:
             for c, labels in node.sources:
                 if isinstance(c, Parameter):
                     acts.setdefault(c.name, set()).add(_list_summed_axes(names, node, labels))
@@ -375,8 +377,8 @@ def _absorb_factor(writer: EquationWriter, node: TracedNode, tensors: Sequence[A
     Raises:
         Scaled: the product has no single parameter, or another use of the parameter has another factor.
     """
-    if any(writer.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
-        there = own or next(x for c, _ in tensors if (x := writer.beside[c.name]))
+    if any(writer.absorbed.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
+        there = own or next(x for c, _ in tensors if (x := writer.absorbed[c.name]))
         why = f"the module multiplies by {Power.of(there)} where no single parameter can absorb it in all of its uses; "
         why += "multiply directly at the sum that needs it, as in t * ((x @ y) / n), or leave the factor out"
         raise UnabsorbedFactor(f"{node.where or 'model'}: {why}")
@@ -391,8 +393,8 @@ def _collect_multipliers(writer: EquationWriter) -> dict[str, tuple[str, Powers]
     Factors that the parameters of the product absorb already are divided out.
     """
     factors = {}
-    for name, (where, own, tensors) in writer.scales.items():
-        for powers in (writer.beside.get(x, {}) for x in tensors):
+    for name, (where, own, tensors) in writer.multipliers.items():
+        for powers in (writer.absorbed.get(x, {}) for x in tensors):
             own = {x: p for x in {**own, **powers} if (p := own.get(x, Fraction(0)) - powers.get(x, Fraction(0)))}
         factors[name] = where, own
     return factors

@@ -94,25 +94,27 @@ class DominatorTree:
         self.producer: dict[int, int] = {}
         held: set[int] = set()
         for number in (*run.parameters, *run.inputs):
-            self._put(number, ROOT)
+            self._add_tensor(number, ROOT)
         for k, call in enumerate(run.calls):
             read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
             live = [n for n in read if n in self.parent]
             # A function of frozen tensors only, such as a table of angles, is a constant.
             live = [] if run.frozen.issuperset(live) else live
-            stops = call.name in BARRIER_CALLS or call.stale or (not call.held and not held.isdisjoint(live))
+            stops = (
+                call.name in BARRIER_CALLS or call.stale or (not call.without_gradients and not held.isdisjoint(live))
+            )
             for number in {r.number for r in iterate_refs(call.result)} - read:
                 if live:
-                    self._put(number, ROOT if stops else self._meet(live))
+                    self._add_tensor(number, ROOT if stops else self._find_common_dominator(live))
                 self.producer[number] = k
-                if call.held:
+                if call.without_gradients:
                     held.add(number)
 
-    def _put(self, number: int, parent: int) -> None:
+    def _add_tensor(self, number: int, parent: int) -> None:
         """Adds a tensor to the tree."""
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
-    def _meet(self, numbers: Sequence[int]) -> int:
+    def _find_common_dominator(self, numbers: Sequence[int]) -> int:
         """Returns the lowest common ancestor of tensors in the tree."""
         a = numbers[0]
         for b in numbers[1:]:
@@ -122,24 +124,24 @@ class DominatorTree:
                 a = self.parent[a]
         return a
 
-    def chain(self, number: int) -> list[int]:
+    def list_dominators(self, number: int) -> list[int]:
         """Returns the tensors that dominate a tensor, the earliest first."""
         found: list[int] = []
         while (number := self.parent.get(number, ROOT)) != ROOT:
             found.insert(0, number)
         return found
 
-    def live(self, call: TorchCall) -> list[int]:
+    def list_live_arguments(self, call: TorchCall) -> list[int]:
         """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
         return [r.number for r in iterate_refs((call.arguments, call.keywords)) if r.number in self.parent]
 
-    def between(self, x: int, y: int) -> list[int]:
+    def list_calls_between(self, x: int, y: int) -> list[int]:
         """Returns the positions of the calls that compute y from x, in order."""
         found, open_ = set[int](), [y]
         while open_:
             if (number := open_.pop()) != x and (k := self.producer[number]) not in found:
                 found.add(k)
-                open_ += self.live(self.run.calls[k])
+                open_ += self.list_live_arguments(self.run.calls[k])
         return sorted(found)
 
 
@@ -160,7 +162,7 @@ class RecordedFunction:
     calls: tuple[TorchCall, ...]
 
     @property
-    def value(self) -> Tensor:
+    def argument(self) -> Tensor:
         """The recorded argument."""
         return self.run.tensors[self.x]
 
@@ -172,19 +174,19 @@ class RecordedFunction:
             made.update((r.number, z) for r, z in zip(iterate_refs(call.result), results, strict=False))
         return made[self.y]
 
-    def entrywise(self, v: Tensor) -> Tensor:
+    def apply_elementwise(self, v: Tensor) -> Tensor:
         """Returns the result of an elementwise function for an argument of any shape."""
-        shape, n = self.value.shape, self.value.numel()
+        shape, n = self.argument.shape, self.argument.numel()
         if v.shape == shape:
             return self(v)
         whole = torch.cat([v.flatten(), v.new_zeros(-v.numel() % n)]).reshape(-1, *shape)
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
-    def mark(self) -> tuple[Any, ...]:
+    def make_key(self) -> tuple[Any, ...]:
         """Returns a key that is equal for functions with equal calls and constants."""
         names = {self.x: 0}
 
-        def named(ref: TensorRef) -> Any:
+        def describe_ref(ref: TensorRef) -> Any:
             """Returns the position of an intermediate result, or the value of a constant."""
             if ref.number in names:
                 return names[ref.number]
@@ -193,10 +195,10 @@ class RecordedFunction:
 
         marks = []
         for call in self.calls:
-            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), TensorRef, named))))
+            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), TensorRef, describe_ref))))
             for r in iterate_refs(call.result):
                 names.setdefault(r.number, len(names))
-        return tuple(self.value.shape), names[self.y], *marks
+        return tuple(self.argument.shape), names[self.y], *marks
 
 
 @dataclass(frozen=True)
@@ -204,36 +206,36 @@ class KnownFunction:
     """A recognised function: y = numbers * f(x) + middle.
 
     Attributes:
-        maps: the function that was probed, at every build.
+        functions: the function that was probed, at every build.
         name: name of f. "silu and tanh" is their sum; ``same`` has the size of x; ``turned``, ``mixed`` and ``signed``
             are norm-preserving linear maps (``_recognise_rotation``).
         over: dimensions that f acts along; none if it is elementwise.
-        numbers: the factor at every build.
-        middle: the constant that is added.
+        factors: the factor at every build.
+        offset: the constant that is added.
         rank: how well f is known. 0: its values agree. 1: its powers agree with those of f. 2: its powers agree with
             those of a sum of two functions. 3: its values agree at the recorded arguments only. 4: no function fits.
         why: the reason if no function fits.
     """
 
-    maps: tuple[RecordedFunction, ...]
+    functions: tuple[RecordedFunction, ...]
     name: str = ""
     over: tuple[int, ...] = ()
-    numbers: PerBuild = (1.0,)
-    middle: float = 0.0
+    factors: PerBuild = (1.0,)
+    offset: float = 0.0
     rank: int = 0
     why: str = ""
 
     @property
-    def x(self) -> int:
+    def argument(self) -> int:
         """The number of the argument."""
-        return self.maps[0].x
+        return self.functions[0].x
 
-    def exact(self, v: Tensor) -> Tensor:
+    def evaluate(self, v: Tensor) -> Tensor:
         """Returns f(v): the probed function without the factor and the constant."""
-        g = self.maps[0]
+        g = self.functions[0]
         with in_float64():
-            y = g(v) if self.over else g.entrywise(v)
-        return (y - self.middle) / self.numbers[0]
+            y = g(v) if self.over else g.apply_elementwise(v)
+        return (y - self.offset) / self.factors[0]
 
 
 class KnownFunctions:
@@ -242,36 +244,36 @@ class KnownFunctions:
     Attributes:
         runs: the recordings, one for each build.
         tree: the dominator tree of the first.
-        left: tensors that must be read from the call that makes them.
-        asked: results of probing, by ``Map.mark`` at every build.
+        excluded: tensors that must be read from the call that makes them.
+        results: results of probing, by ``Map.mark`` at every build.
         needed: the tensors that the output is read from.
         found: the recognised function of each tensor that has one.
     """
 
     def __init__(self, runs: Sequence[Recording]) -> None:
         self.runs, self.tree = runs, DominatorTree(runs[0])
-        self.left: set[int] = set()
-        self.asked: dict[Any, KnownFunction | None] = {}
-        self.plan()
+        self.excluded: set[int] = set()
+        self.results: dict[Any, KnownFunction | None] = {}
+        self.plan_reading()
 
-    def leave(self, number: int) -> None:
+    def exclude(self, number: int) -> None:
         """Excludes a tensor from recognition, so that it is read from the call that makes it."""
-        self.left.add(number)
-        self.plan()
+        self.excluded.add(number)
+        self.plan_reading()
 
-    def plan(self) -> None:
+    def plan_reading(self) -> None:
         """Determines ``needed`` and ``found``, going backwards from the output."""
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
             read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
             for number in {r.number for r in iterate_refs(call.result)} & self.needed - read:
-                known = None if number in self.left else self.of(number)
+                known = None if number in self.excluded else self.find_function(number)
                 if known is not None:
                     self.found[number] = known
-                self.needed |= read if known is None else {known.x}
+                self.needed |= read if known is None else {known.argument}
 
-    def of(self, y: int) -> KnownFunction | None:
+    def find_function(self, y: int) -> KnownFunction | None:
         """Returns the best-known function (lowest rank, then earliest argument) that a tensor is of another one.
 
         Args:
@@ -284,82 +286,92 @@ class KnownFunctions:
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
         last = run.calls[self.tree.producer[y]]
-        if self._plain([last]) and (not (own := self.tree.live(last)) or self._alike(own[0])):
+        if self._are_plain_calls([last]) and (
+            not (own := self.tree.list_live_arguments(last)) or self._list_same_shape_dominators(own[0])
+        ):
             return None
-        chain = [x for x in self._alike(y) if not self._plain([run.calls[k] for k in self.tree.between(x, y)])]
-        answers = [known for x in chain if (known := self.known(x, y)) is not None]
+        chain = [
+            x
+            for x in self._list_same_shape_dominators(y)
+            if not self._are_plain_calls([run.calls[k] for k in self.tree.list_calls_between(x, y)])
+        ]
+        answers = [known for x in chain if (known := self.recognise_pair(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
-        if best is None or (best.rank > 1 and has_rule(last.name) and all(map(self._readable, self.tree.live(last)))):
+        if best is None or (
+            best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, self.tree.list_live_arguments(last)))
+        ):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
             # If only factors and reshapes lie between, the later argument is as good.
-            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):
+            if self._are_plain_calls(
+                [run.calls[k] for k in self.tree.list_calls_between(best.argument, near.argument)]
+            ):
                 best = near
         return best
 
-    def _alike(self, y: int) -> list[int]:
+    def _list_same_shape_dominators(self, y: int) -> list[int]:
         """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
         shapes = [run.tensors[y].shape for run in self.runs]
-        return [x for x in self.tree.chain(y) if [run.tensors[x].shape for run in self.runs] == shapes]
+        return [x for x in self.tree.list_dominators(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
-    def _plain(self, calls: Sequence[TorchCall]) -> bool:
+    def _are_plain_calls(self, calls: Sequence[TorchCall]) -> bool:
         """Tests whether every call has a rule, at most one non-constant argument, and no complex tensor."""
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in iterate_refs((c.arguments, c.result))) for c in calls)
         return all(
             has_rule(call.name)
             and normalise_call_name(call.name) not in NONLINEAR_RULES
-            and len(self.tree.live(call)) < 2
+            and len(self.tree.list_live_arguments(call)) < 2
             for call in calls
         ) and all(real)
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
-    def _readable(self, number: int) -> bool:
+    def _is_readable(self, number: int) -> bool:
         """Tests whether a tensor is computed only by calls with a rule and by recognised functions of the language."""
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
-        known = self.of(number)
+        known = self.find_function(number)
         if known is not None:
-            return known.rank < 4 and self._readable(known.x)
-        return has_rule(call.name) and all(map(self._readable, self.tree.live(call)))
+            return known.rank < 4 and self._is_readable(known.argument)
+        return has_rule(call.name) and all(map(self._is_readable, self.tree.list_live_arguments(call)))
 
-    def map(self, x: int, y: int) -> tuple[RecordedFunction, ...]:
+    def make_functions(self, x: int, y: int) -> tuple[RecordedFunction, ...]:
         """Returns the function that computes y from x, at every build."""
-        places = self.tree.between(x, y)
+        places = self.tree.list_calls_between(x, y)
         return tuple(RecordedFunction(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
-    def known(self, x: int, y: int) -> KnownFunction | None:
+    def recognise_pair(self, x: int, y: int) -> KnownFunction | None:
         """Returns the recognised function that y is of x, which dominates it; None if it is not recognised."""
         if not self.runs[0].tensors[x].is_floating_point():
             return None
-        maps = self.map(x, y)
-        mark = tuple(g.mark() for g in maps)
-        if mark not in self.asked:
+        maps = self.make_functions(x, y)
+        mark = tuple(g.make_key() for g in maps)
+        if mark not in self.results:
             try:
                 with in_float64():
-                    self.asked[mark] = _recognise_function(maps)
+                    self.results[mark] = _recognise_function(maps)
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError):
-                self.asked[mark] = None
-        known = self.asked[mark]
-        return None if known is None else replace(known, maps=maps)
+                self.results[mark] = None
+        known = self.results[mark]
+        return None if known is None else replace(known, functions=maps)
 
-    def keeps(self, call: TorchCall | None) -> bool:
+    def keeps_all_powers(self, call: TorchCall | None) -> bool:
         """Tests whether a sum of two elementwise functions of one signal has all the powers of both: none cancels.
 
         Args:
             call: the sum.
         """
-        read = [] if call is None else self.tree.live(call)
-        if len(read) != 2 or not (chain := self.tree.chain(next(iterate_refs(call.result)).number)):  # type: ignore[union-attr]
+        read = [] if call is None else self.tree.list_live_arguments(call)
+        if len(read) != 2 or not (chain := self.tree.list_dominators(next(iterate_refs(call.result)).number)):  # type: ignore[union-attr]
             return False
         x, y = chain[-1], next(iterate_refs(call.result)).number  # type: ignore[union-attr]
         v = draw_normal(self.runs[0].tensors[x], 3)
         with in_float64():
-            maps = [self.map(x, z)[0] for z in (*read, y)]
+            maps = [self.make_functions(x, z)[0] for z in (*read, y)]
             if any(g(v).shape != v.shape or find_mixed_dims(g, v, g(v)) != () for g in maps):
                 return False
-            found = [measure_properties(g.entrywise).get("powers") for g in maps]
+            found = [measure_properties(g.apply_elementwise).get("powers") for g in maps]
         one, two, total = (z if isinstance(z, frozenset) else None for z in found)
         return None not in (one, two, total) and one | two == total  # type: ignore[operator]
 
@@ -399,7 +411,7 @@ def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...
 def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | None:
     """Recognises a function, given at every build; returns None if it is neither elementwise nor along dimensions."""
     g = maps[0]
-    v = draw_normal(g.value, 3)
+    v = draw_normal(g.argument, 3)
     y = g(v)
     if y.shape != v.shape or not bool(y.isfinite().all()):
         return None
@@ -430,49 +442,49 @@ def _recognise_elementwise(maps: tuple[RecordedFunction, ...], v: Tensor, y: Ten
     if not _is_same_at_every_entry(g, v, y):
         ones = g(torch.ones_like(v))
         return _recognise_rotation(maps, tuple(d for d in range(v.dim()) if bool((ones.diff(dim=d) != 0).any())))
-    if not all(_is_same_at_every_entry(h, v := draw_normal(h.value, 3), h(v)) for h in maps[1:]):
+    if not all(_is_same_at_every_entry(h, v := draw_normal(h.argument, 3), h(v)) for h in maps[1:]):
         return None
     known: dict[bytes, Tensor] = {}
 
-    def f(u: Tensor) -> Tensor:
+    def evaluate_once(u: Tensor) -> Tensor:
         key = u.numpy().tobytes()
         if key not in known:
-            known[key] = g.entrywise(u)
+            known[key] = g.apply_elementwise(u)
         return known[key]
 
     at = torch.cat([torch.linspace(-3, 3, 25, dtype=torch.float64), torch.tensor(EXTRA_ARGUMENTS, dtype=torch.float64)])
-    values = [h.entrywise(at) for h in maps]
+    values = [h.apply_elementwise(at) for h in maps]
     there = torch.stack(values).isfinite().all(0)
     values, at = [z[there] for z in values], at[there]
     if not bool(values[0].any()):
         return None
     slopes = tuple(float(z[-1] / at[-1]) for z in values)
     if all(torch.allclose(z, c * at) for z, c in zip(values, slopes, strict=True)):
-        return KnownFunction(maps, "same", numbers=_snap_to_one(slopes))
+        return KnownFunction(maps, "same", factors=_snap_to_one(slopes))
     if all(torch.allclose(z, c * at.abs()) for z, c in zip(values, slopes, strict=True)):
-        return KnownFunction(maps, "abs", numbers=_snap_to_one(slopes), rank=1)
+        return KnownFunction(maps, "abs", factors=_snap_to_one(slopes), rank=1)
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
     if not all(torch.allclose(z, c * values[0], rtol=VALUE_TOLERANCE) for z, c in zip(values, numbers, strict=True)):
         return KnownFunction(maps, rank=4, why="its values change with the sizes; give the equations with --network")
     alike = max(abs(c - 1) for c in numbers) < VALUE_TOLERANCE
-    found = fit_function(f)
+    found = fit_function(evaluate_once)
     if found and (alike or found[2] == 0):
-        return KnownFunction(maps, found[0], numbers=tuple(found[1] * c for c in numbers), middle=found[2])
+        return KnownFunction(maps, found[0], factors=tuple(found[1] * c for c in numbers), offset=found[2])
     if not alike:
         return KnownFunction(
             maps, rank=4, why="a power of the sizes times an unknown function; give the equations with --network"
         )
-    if name := find_function_of_class(f, g.calls[-1].name):
+    if name := find_function_of_class(evaluate_once, g.calls[-1].name):
         return KnownFunction(maps, name, rank=1)
-    middle = float(f(torch.zeros(1, dtype=torch.float64)))
-    if name := find_function_of_class(lambda u: f(u) - middle, g.calls[-1].name):
-        return KnownFunction(maps, name, middle=middle, rank=1)
-    if is_generic_activation(f):
-        return KnownFunction(maps, "silu and tanh", middle=middle, rank=2)
-    ends = [(float(h.value.min()), float(h.value.max())) for h in maps]
+    middle = float(evaluate_once(torch.zeros(1, dtype=torch.float64)))
+    if name := find_function_of_class(lambda u: evaluate_once(u) - middle, g.calls[-1].name):
+        return KnownFunction(maps, name, offset=middle, rank=1)
+    if is_generic_activation(evaluate_once):
+        return KnownFunction(maps, "silu and tanh", offset=middle, rank=2)
+    ends = [(float(h.argument.min()), float(h.argument.max())) for h in maps]
     at = torch.linspace(min(a for a, _ in ends), max(b for _, b in ends), 101, dtype=torch.float64)
     for name, there in (("same", at), ("relu", at.relu())):
-        if torch.allclose(f(at), there):
+        if torch.allclose(evaluate_once(at), there):
             return KnownFunction(maps, name, rank=3)
     return KnownFunction(maps, rank=4, why="no function of the equations has its values; give them with --network")
 
@@ -516,7 +528,7 @@ def _recognise_rotation(maps: tuple[RecordedFunction, ...], over: tuple[int, ...
     """
     numbers, same, signed = [], True, False
     for g in maps:
-        probes = [draw_normal(g.value, seed) for seed in range(20, 28)]
+        probes = [draw_normal(g.argument, seed) for seed in range(20, 28)]
         made = [g(v) for v in probes]
         sizes = [float(y.norm() / v.norm()) for v, y in zip(probes, made, strict=True)]
         linear = torch.allclose(g(probes[0] + 3 * probes[1]), made[0] + 3 * made[1])
@@ -552,7 +564,7 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
             VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE,
         )  # strict: the rest of a mean grows with the width
         for g in maps:
-            at = [s * draw_normal(g.value, 5 + k) for k, s in enumerate(PROBE_SCALES[name])]
+            at = [s * draw_normal(g.argument, 5 + k) for k, s in enumerate(PROBE_SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at
             found = [_fit_multiple(g(v), f(v, along), near) for v in at]
             if None in found or max(found) - min(found) > near * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
@@ -579,7 +591,7 @@ def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int],
     Returns:
         The factors, times 1 or (n / (n - 1))^(1/2 or -1/2): those nearest to powers of the sizes.
     """
-    entries = [torch.Size(g.value.shape[d] for d in over).numel() for g in maps]
+    entries = [torch.Size(g.argument.shape[d] for d in over).numel() for g in maps]
     ways = [tuple(c * (n / (n - 1)) ** p for c, n in zip(numbers, entries, strict=True)) for p in (0, 0.5, -0.5)]
     return min(ways, key=_measure_power_error)
 

@@ -42,7 +42,7 @@ def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) 
     for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
         alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        made[node.number] = change(node if alike else node.but(sources=sources))
+        made[node.number] = change(node if alike else node.copy_with(sources=sources))
     return made[root.number]
 
 
@@ -77,18 +77,18 @@ def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, i
     if isinstance(node, ContractionNode):
         fresh, rest = [max(node.labels) + 1 + k for k in range(count)], 0
 
-    def spread(labels: Sequence[int]) -> tuple[int, ...]:
+    def replace_label(labels: Sequence[int]) -> tuple[int, ...]:
         return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
 
     if isinstance(node, ContractionNode):
         kept = {x: index for x, index in node.labels.items() if x != mine}
-        more |= {"out": spread(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
+        more |= {"out": replace_label(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
     elif isinstance(node, FunctionNode):
         more["over"] = shift_slots(node.over, slot, count)
     elif isinstance(node, EntryPick):
         more["slot"] = node.slot + rest * (node.slot > mine)
     indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
-    return node.but(sources=tuple((c, spread(labels)) for c, labels in made), indices=indices, **more)
+    return node.copy_with(sources=tuple((c, replace_label(labels)) for c, labels in made), indices=indices, **more)
 
 
 def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
@@ -135,15 +135,15 @@ class View:
         assert isinstance(self.node, ConstantNode)
         return self.node.values
 
-    def with_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
+    def replace_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
         """Return the view with other dimensions in the place of one."""
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
-    def index(self, entry: int | IndexClass) -> IndexClass:
+    def get_index(self, entry: int | IndexClass) -> IndexClass:
         """Return the index class of an entry of ``dims``."""
-        return (self.node.indices[entry] if isinstance(entry, int) else entry).root()
+        return (self.node.indices[entry] if isinstance(entry, int) else entry).find_root()
 
-    def sizes(self, dim: int, builds: int) -> Sizes:
+    def get_sizes(self, dim: int, builds: int) -> Sizes:
         """Return the size of a dimension at every build."""
         sizes = [self.index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds

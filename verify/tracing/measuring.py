@@ -231,17 +231,17 @@ class TrainingWatch:
                     for part, size in self._measure_parts(name, call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
-        def change(ref: TensorRef, later: Tensor | None) -> list[float]:
+        def measure_change(ref: TensorRef, later: Tensor | None) -> list[float]:
             return [_compute_mean_square(_subtract(later, first.tensors[ref.number]))]
 
         for name, call, place in self._signals.values():
             ref = [*iterate_refs(call.result)][place]
-            sizes[name] = change(ref, there.tensors.get(ref.number))
+            sizes[name] = measure_change(ref, there.tensors.get(ref.number))
         for name, x in self._module_outputs.items():
-            sizes[_name_output(name)] = change(
+            sizes[_name_output(name)] = measure_change(
                 x, now.tensors[now.outputs[name].number] if name in now.outputs else None
             )
-        sizes[OUTPUT] = change(first.output, now.tensors[now.output.number])
+        sizes[OUTPUT] = measure_change(first.output, now.tensors[now.output.number])
         known = {key: [x for x in each if not math.isnan(x)] for key, each in sizes.items()}
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
@@ -289,25 +289,25 @@ class TrainingWatch:
 
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
-        def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
+        def replace_parameter(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
             """Returns the tensor ``number`` with another value of the parameter, if it depends on it linearly and on no
             other."""
             if not alone:
                 return value(run.tensors[number])
             return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
-        def product(run: Recording) -> Tensor:
+        def compute_product(run: Recording) -> Tensor:
             """Returns the product with the initial value of the parameter on the signals of a run."""
-            return rerun_product(run) - rerun_product(run, lambda: put(run, torch.zeros_like))
+            return rerun_product(run) - rerun_product(run, lambda: replace_parameter(run, torch.zeros_like))
 
-        init = product(self.first)
+        init = compute_product(self.first)
         if not all(x in now.tensors for x in self._iterate_needed(call)):
             return {"init": _compute_mean_square(init), "update": math.nan, "propagating": math.nan}
-        moved = rerun_product(now, lambda: put(now, lambda x: x)) - rerun_product(now)
+        moved = rerun_product(now, lambda: replace_parameter(now, lambda x: x)) - rerun_product(now)
         return {
             "init": _compute_mean_square(init),
             "update": _compute_mean_square(moved),
-            "propagating": _compute_mean_square(_subtract(product(now), init)),
+            "propagating": _compute_mean_square(_subtract(compute_product(now), init)),
         }
 
     def _is_multiple(self, name: str, number: int) -> bool:

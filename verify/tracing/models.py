@@ -220,11 +220,11 @@ class TracedModel:
         ]
 
 
-def _record_build(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
-    """Builds the module at some sizes and records a run; ``every`` as for ``record_forward``."""
+def _record_build(build: Build, sizes: Mapping[str, int], force_topk: int | None = None) -> Recording:
+    """Builds the module at some sizes and records a run; ``force_topk`` as for ``record_forward``."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
-        return record_forward(model, inputs, keywords, every=every)
+        return record_forward(model, inputs, keywords, force_topk=force_topk)
 
 
 class SizesTooSmall(Unreadable):
@@ -243,7 +243,7 @@ def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> d
     return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
 
 
-def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> TracedModel:
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, force_topk: bool = False) -> TracedModel:
     """Derives the equations of the module that ``build(sizes)`` returns.
 
     The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
@@ -254,7 +254,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         build: function that returns the module at given sizes.
         start: the sizes of the first build, for every axis that ``build`` asks for.
         name: name of the network.
-        every: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
+        force_topk: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
 
     Raises:
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations whose
@@ -264,16 +264,16 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     alike = [axis for axis in start if axis != "K" or apart]
 
     def record_sizes(sizes: Mapping[str, int]) -> Recording:
-        return _record_build(build, sizes, sizes["K"] if apart else 0 if every else None)
+        return _record_build(build, sizes, sizes["K"] if apart else 0 if force_topk else None)
 
     first = record_sizes(start)
-    if every and ("M" in start or not first.partial_topk):
+    if force_topk and ("M" in start or not first.partial_topk):
         raise Unreadable("model: every top-K selects all candidates already")
     builds, runs, loops = [start], [first], []
     for axis in iterate_with_progress("reading", "builds", alike):
         run = record_sizes(enlarge_axis(start, axis))
-        run.doubled = axis
-        if every and {*run.partial_topk} != {*first.partial_topk}:
+        run.enlarged_axis = axis
+        if force_topk and {*run.partial_topk} != {*first.partial_topk}:
             raise Unreadable(
                 f"model: topk: the number of candidates grows with {axis}, which equations cannot "
                 "express; let build take M and K"
@@ -287,10 +287,10 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
             raise _describe_call_mismatch(first, run, axis)
     try:
         reader, output = _read_graph(runs)
-        wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
+        wide = find_wide_builds(reader.runs, [*reader.known_functions.tree.parent], start)
         for axis, times in wide.items():
             run = record_sizes(larger := enlarge_axis(start, axis, times))
-            run.doubled = axis
+            run.enlarged_axis = axis
             if run.call_names != first.call_names:
                 raise _describe_call_mismatch(first, run, axis)
             builds.append(larger)
@@ -306,11 +306,11 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     for axis in loops:
         others = [record_sizes(enlarge_axis(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
-            other.doubled = run.doubled
+            other.enlarged_axis = run.enlarged_axis
             if other.call_names != others[0].call_names:
                 raise _describe_call_mismatch(others[0], other, axis)
         longer.append(_read_graph(others))
-        if changed := longer[-1][0].left_out ^ reader.left_out:
+        if changed := longer[-1][0].omitted_factors ^ reader.omitted_factors:
             where, number = min(changed)
             raise make_error(
                 where,
@@ -323,7 +323,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         _append_sizes(order, list(walk_graph(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
     output = drop_same_size_nodes(output)[0]
     writer = EquationWriter(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
-    text, signals = writer.text(), writer.names.signals
+    text, signals = writer.write_toml(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
         Counter((c.module, c.name) for c in run.calls) for run in (first, *(again.runs[0] for again, _ in longer))
@@ -347,7 +347,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         *writer.notes,
         *notes,
         *((buffer, BALANCE_BUFFER) for buffer in find_balance_buffers(first)),
-        *[("", TOP_K_READ_AS_ALL)] * every,
+        *[("", TOP_K_READ_AS_ALL)] * force_topk,
     ]
     network = replace(
         network, stands=next((note for _, note in notes if any(x in note for x in DIFFERENCE_PHRASES)), "")
@@ -411,7 +411,7 @@ def _find_untrained_stream(network: Network) -> str:
 def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """Reads recordings of one module at several sizes; returns the reader and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [replace(runs[0], places={}), *(renumber_tensors(run, runs[0]) for run in runs[1:])]
+    runs = [replace(runs[0], positions={}), *(renumber_tensors(run, runs[0]) for run in runs[1:])]
     regions = KnownFunctions(runs)
     for _ in range(_MAX_RESTARTS):
         reader = Reader(runs, splits, apply_rule, recognised_functions.read_function, regions)
@@ -456,7 +456,7 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
         if isinstance(view.node, ConstantNode | PartialTensor):
             continue
         found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
-        true = run.tensor(ref).double().flatten().sort().values
+        true = run.get_tensor(ref).double().flatten().sort().values
         if found.shape == true.shape and _compute_relative_difference(found, true) > TOLERANCE:
             why = (
                 "the equations give other values than this call, so its rule is wrong here; use other "
@@ -489,7 +489,7 @@ def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[
     output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
         folder = LoopFolder(reader.builds, depth)
-        output = View(folder.run(output.node), output.dims)
+        output = View(folder.fold_graph(output.node), output.dims)
         notes += folder.notes
     return View(split_packed_parameters(output.node), output.dims), notes
 
@@ -506,21 +506,21 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
         Unreadable: the two folded graphs differ in structure.
     """
 
-    def kinds(nodes: list[TracedNode]) -> list[Any]:
+    def describe_nodes(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
         return [
             (type(n), n.label, len(n.indices), n.over, describe_wiring(n), [at[c.number] for c in n.children])
             for n in nodes
         ]
 
-    pairs = enumerate(zip_longest(kinds(order), kinds(other)))
+    pairs = enumerate(zip_longest(describe_nodes(order), describe_nodes(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
         why = f"the iterations of a loop over {axis} differ; make them alike, or fix the length of the loop"
         raise make_error(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
         mine, its = map(_list_all_indices, (a, b))
-        seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
+        seen |= {x.find_root(): y.find_root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)

@@ -60,7 +60,7 @@ class IndexClass:
         self.leaves: set[tuple[Any, ...]] = set() if leaf is None else {leaf}
         self.parent: IndexClass | None = None
 
-    def root(self) -> IndexClass:
+    def find_root(self) -> IndexClass:
         index = self
         while index.parent is not None:
             index = index.parent
@@ -69,12 +69,12 @@ class IndexClass:
     @property
     def fixed(self) -> bool:
         """Return whether the size is the same at every build."""
-        return len(set(self.root().sizes)) == 1
+        return len(set(self.find_root().sizes)) == 1
 
 
 def join_indices(a: IndexClass, b: IndexClass) -> IndexClass:
     """Make one class of two, and return it."""
-    a, b = a.root(), b.root()
+    a, b = a.find_root(), b.find_root()
     if a is not b:
         b.parent = a
         a.leaves |= b.leaves
@@ -93,22 +93,22 @@ class TracedNode:
         indices: The index class of each slot.
         where: Path of the module that makes the tensor.
         sources: What the node reads. A label is a slot of this node, except in a contraction.
-        exact: Returns the value from those of the sources, where the kind does not say it.
+        value_function: Returns the value from those of the sources, where the kind does not say it.
         note: What the equations leave out here.
         part: For a part of another node: that node, its slot, and where the part begins and ends at every build.
         call: The torch call that makes the tensor, as ``TorchCall.key``, and the place among its results.
-        answers: What functions have said of the node, by function.
+        cache: What functions have said of the node, by function.
     """
 
     indices: list[IndexClass] = field(default_factory=list)
     where: str = ""
     sources: tuple[Source, ...] = ()
-    exact: Callable[..., Tensor] | None = None
+    value_function: Callable[..., Tensor] | None = None
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
     number: int = field(default_factory=lambda: next(_COUNT))
-    answers: dict[Any, Any] = field(default_factory=dict, init=False)
+    cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @property
     def label(self) -> str:
@@ -133,12 +133,12 @@ class TracedNode:
         return tuple(range(len(self.indices)))
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         """Whether the node is made of parameters alone, without functions."""
-        return bool(self.sources) and all(c.weight for c in self.children)
+        return bool(self.sources) and all(c.is_weight for c in self.children)
 
     @property
-    def given(self) -> bool:
+    def is_input_only(self) -> bool:
         """Whether the node is made of the input and of constants alone."""
         return not any(isinstance(node, Parameter) for node in walk_graph(self))
 
@@ -163,7 +163,7 @@ class TracedNode:
         indices = [of[x] for x in out]
         return ContractionNode(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
 
-    def but(self, **changes: Any) -> Self:
+    def copy_with(self, **changes: Any) -> Self:
         """Return another node, which differs in some attributes."""
         return replace(self, **{"number": next(_COUNT), **changes})
 
@@ -175,7 +175,7 @@ class TracedNode:
         """
         for node in walk_graph(self, values):
             known = [values[c.number] for c in node.children]
-            values[node.number] = node.compute(known) if node.exact is None else node.exact(*known)
+            values[node.number] = node.compute(known) if node.value_function is None else node.value_function(*known)
         return values[self.number]
 
     def compute(self, sources: list[Tensor]) -> Tensor:
@@ -226,7 +226,7 @@ class Parameter(Leaf):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return True
 
 
@@ -348,7 +348,7 @@ class FunctionNode(TracedNode):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return False
 
 
@@ -380,7 +380,7 @@ class StoppedGradient(FunctionNode):
     """A signal through which no gradient passes."""
 
     name: str = "stopped"
-    exact: Callable[..., Tensor] | None = field(default=lambda v: v)
+    value_function: Callable[..., Tensor] | None = field(default=lambda v: v)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -492,10 +492,10 @@ def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedN
     """Make a function of a node keep its answer with the node."""
 
     @wraps(function)
-    def ask(node: TracedNode) -> Result:
-        if function not in node.answers:
-            node.answers[function] = function(node)
-        answer: Result = node.answers[function]
+    def look_up(node: TracedNode) -> Result:
+        if function not in node.cache:
+            node.cache[function] = function(node)
+        answer: Result = node.cache[function]
         return answer
 
-    return ask
+    return look_up

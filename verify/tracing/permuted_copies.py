@@ -26,7 +26,7 @@ def find_permuted_copies(node: TracedNode) -> frozenset[PermutedCopy]:
 
 def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[ActingPath]]) -> Iterator[ActingPath]:
     """Yield what the sources of a node are computed from, with the names of the parameters that act on it here."""
-    weights = [c for c in node.children if c.weight] if isinstance(node, ContractionNode) else []
+    weights = [c for c in node.children if c.is_weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
         names = frozenset(x.name for c in weights if c is not child for x in walk_graph(c) if isinstance(x, Parameter))
         yield from ((*what, path | names) for *what, path in of(child) if not (path and names))

@@ -63,7 +63,7 @@ def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
         Unreadable: no equation can express it.
         Restart: it must be read call by call instead.
     """
-    x = convert_cat_to_sum(reader, reader.view(TensorRef(known.x)))
+    x = convert_cat_to_sum(reader, reader.get_view(TensorRef(known.argument)))
     if not known.over:
         return _read_elementwise(reader, known, x)
     try:
@@ -73,9 +73,9 @@ def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
     else:
         made = _read_along_dims(reader, known, x, slots)
     if made is None:
-        reader.regions.leave(number)
+        reader.known_functions.exclude(number)
         raise Restart
-    return scale_view(reader, made, reader.numbers(known.numbers)) if {*known.numbers} != {1.0} else made
+    return scale_view(reader, made, reader.make_scalar(known.factors)) if {*known.factors} != {1.0} else made
 
 
 def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple[int, ...]) -> View | None:
@@ -94,39 +94,39 @@ def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple
         Unreadable: a permuted parameter is also used elsewhere.
     """
 
-    def exact(v: Tensor) -> Tensor:
-        return x.from_torch(known.exact(x.to_torch(v)), v)
+    def compute_value(v: Tensor) -> Tensor:
+        return x.from_torch(known.evaluate(x.to_torch(v)), v)
 
     name, gate, fixed = known.name, skip_same_size_nodes(x.node), all(x.node.indices[e].fixed for e in slots)
     if name in ("turned", "mixed", "signed"):
-        joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
+        joins = any(len(reader.known_functions.tree.list_live_arguments(call)) > 1 for call in known.functions[0].calls)
         if name != "turned" and fixed and not joins:  # read call by call, as a matrix of constants
             return None
-        if name != "turned" and x.node.weight and _has_other_readers(reader, x):
+        if name != "turned" and x.node.is_weight and _has_other_readers(reader, x):
             why = "a permuted parameter that is also used elsewhere, which no equation can express; "
             raise reader.fail(why + "use another parameter there")
-        note = f"{reader.name} permutes or mixes entries and keeps their size; how it does so is left out"
+        note = f"{reader.rule_name} permutes or mixes entries and keeps their size; how it does so is left out"
         if name == "turned":
             note = "a constant rotation is left out (rotary angles)"
-        if name == "turned" or x.node.weight:
-            return derive_same_size(reader, x, known.exact, Rotation, note=note)
-        return derive_same_size(reader, x, known.exact, Permutation, note=note, signed=name == "signed")
+        if name == "turned" or x.node.is_weight:
+            return derive_same_size(reader, x, known.evaluate, Rotation, note=note)
+        return derive_same_size(reader, x, known.evaluate, Permutation, note=note, signed=name == "signed")
     if name == "centre" and (fixed or len(slots) > 1):  # read call by call: a constant matrix subtracts it
         return None
     if name == "normed":
-        if not isinstance(gate, FunctionNode) or gate.name not in NORMALISED_GATES or gate.exact is None:
+        if not isinstance(gate, FunctionNode) or gate.name not in NORMALISED_GATES or gate.value_function is None:
             return None
-        before = gate.exact
+        before = gate.value_function
         gates = View(gate.source, x.dims)
         chosen: dict[str, Any] = {"kind": Selection, "count": gate.count} if isinstance(gate, Selection) else {}
         return apply_function(
-            reader, NORMALISED_GATES[gate.name], gates, lambda v: exact(before(v)), gate.over or slots, **chosen
+            reader, NORMALISED_GATES[gate.name], gates, lambda v: compute_value(before(v)), gate.over or slots, **chosen
         )
     if name == "softmax" and isinstance(gate, Selection) and gate.name == "topk":
         return apply_selection(reader, "topk_softmax", View(gate.source, x.dims), gate.over, gate.count)
     if name == "layernorm" and fixed:
         x, slots, name = *_subtract_mean(reader, x, known.over), "rmsnorm"
-    return apply_function(reader, name, x, exact, slots, CentredSignal if name == "centre" else FunctionNode)
+    return apply_function(reader, name, x, compute_value, slots, CentredSignal if name == "centre" else FunctionNode)
 
 
 def _has_other_readers(reader: Reader, x: View) -> bool:
@@ -151,11 +151,11 @@ def _subtract_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, 
         Unreadable: the dimensions have fewer than three entries together.
     """
     here = [(d, k) for d in over for k in range(len(x.dims[d]))]
-    sizes = [x.index(x.dims[d][k]).sizes[0] for d, k in here]
+    sizes = [x.get_index(x.dims[d][k]).sizes[0] for d, k in here]
     if prod(sizes) < 3:
         raise reader.fail("a layer norm along two entries, which keeps their signs only; give a larger input")
     matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
-    operand = convert_constant(reader, reader.constant([matrix] * reader.builds))
+    operand = convert_constant(reader, reader.make_constant([matrix] * reader.builds))
     keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
     out = [("out", key) if key in here else key for key in keys]
     flat = View(x.node, [(e,) for dim in x.dims for e in dim])
@@ -177,51 +177,51 @@ def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
         Unreadable: no equation has the function.
     """
     if known.rank == 4:
-        declared = f"its values contradict the class that functions.toml gives {reader.name}; correct it there"
-        raise reader.fail(declared if reader.name in FUNCTIONS else known.why)
+        declared = f"its values contradict the class that functions.toml gives {reader.rule_name}; correct it there"
+        raise reader.fail(declared if reader.rule_name in FUNCTIONS else known.why)
     if known.name == "same" and known.rank == 0:
-        return x if {*known.numbers} == {1.0} else scale_view(reader, x, reader.numbers(known.numbers))
+        return x if {*known.factors} == {1.0} else scale_view(reader, x, reader.make_scalar(known.factors))
     if known.name == "same":
         return derive_same_size(
-            reader, x, known.exact, note=f"{reader.name} is left out: it does not change the recorded values"
+            reader, x, known.evaluate, note=f"{reader.rule_name} is left out: it does not change the recorded values"
         )
     if known.name == "abs":  # like |x|, x tanh(x) is even and grows linearly
         sign = apply_function(reader, "tanh", x, torch.sign)
-        sign.node.note = f"{reader.name} is read as x tanh(x){SUBSTITUTE_NOTE}"
+        sign.node.note = f"{reader.rule_name} is read as x tanh(x){SUBSTITUTE_NOTE}"
         made = multiply_views(reader, sign, x)
-        return made if {*known.numbers} == {1.0} else scale_view(reader, made, reader.numbers(known.numbers))
+        return made if {*known.factors} == {1.0} else scale_view(reader, made, reader.make_scalar(known.factors))
     if known.rank == 2:
-        linear = apply_function(reader, "silu", x, lambda v: known.exact(v) - torch.tanh(v))
-        linear.node.note = f"{reader.name} is read as {known.name}{SUBSTITUTE_NOTE}"
+        linear = apply_function(reader, "silu", x, lambda v: known.evaluate(v) - torch.tanh(v))
+        linear.node.note = f"{reader.rule_name} is read as {known.name}{SUBSTITUTE_NOTE}"
         made = add_views(reader, [linear, apply_function(reader, "tanh", x, torch.tanh)])
     elif known.rank == 1:
-        made = _substitute_function(reader, known.name, x, known.exact)
+        made = _substitute_function(reader, known.name, x, known.evaluate)
     else:
-        made = apply_function(reader, known.name, x, known.exact)
+        made = apply_function(reader, known.name, x, known.evaluate)
         if known.rank == 3:
-            made.node.note = f"{reader.name} is read as {known.name}, which it equals at the recorded values"
-        if {*known.numbers} != {1.0}:
-            made = scale_view(reader, made, reader.numbers(known.numbers))
-    return made if known.middle == 0 else add_constant(reader, made, _make_scalar(reader, known.middle))
+            made.node.note = f"{reader.rule_name} is read as {known.name}, which it equals at the recorded values"
+        if {*known.factors} != {1.0}:
+            made = scale_view(reader, made, reader.make_scalar(known.factors))
+    return made if known.offset == 0 else add_constant(reader, made, _make_scalar(reader, known.offset))
 
 
 def _make_scalar(reader: Reader, number: float) -> View:
     """Returns a constant with the same value at every build."""
-    return reader.numbers([number] * reader.builds)
+    return reader.make_scalar([number] * reader.builds)
 
 
-def _substitute_function(reader: Reader, name: str, x: View, exact: TensorFunction) -> View:
+def _substitute_function(reader: Reader, name: str, x: View, value_function: TensorFunction) -> View:
     """Returns a function that stands for another one of the same class, with a note that its values differ.
 
     Args:
         reader: the reader.
-        name: the function of the equations; its negative is used where ``exact`` has the other sign.
+        name: the function of the equations; its negative is used where ``value_function`` has the other sign.
         x: its argument.
-        exact: the function of the module.
+        value_function: the function of the module.
     """
-    if (sign := determine_sign(exact)) < 0:
-        made = _substitute_function(reader, name, x, lambda v: -exact(v))
+    if (sign := determine_sign(value_function)) < 0:
+        made = _substitute_function(reader, name, x, lambda v: -value_function(v))
         return scale_view(reader, made, _make_scalar(reader, sign))
-    made = apply_function(reader, name, x, exact)
-    made.node.note = f"{reader.name} is read as {name}{SUBSTITUTE_NOTE}"
+    made = apply_function(reader, name, x, value_function)
+    made.node.note = f"{reader.rule_name} is read as {name}{SUBSTITUTE_NOTE}"
     return made

@@ -66,7 +66,7 @@ class TorchCall:
         module: path of the module that made the call.
         key: (module, name, number of earlier calls of that name in the module); identifies the call in other runs.
         stale: tensors it reads that were changed in place, through a view, since they were recorded.
-        held: whether it was made without gradients (``torch.no_grad``).
+        without_gradients: whether it was made without gradients (``torch.no_grad``).
     """
 
     name: str
@@ -77,7 +77,7 @@ class TorchCall:
     module: str
     key: tuple[str, str, int]
     stale: frozenset[int] = frozenset()
-    held: bool = False
+    without_gradients: bool = False
 
     def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
         """Runs the call again on other tensors and returns the resulting tensors.
@@ -103,12 +103,12 @@ class Recording:
         parameters: names of the parameters, by number.
         buffers: names of the floating-point buffers, by number.
         inputs: positions among the tensor inputs, by number.
-        places: cache of the reader: for each call, where the entries of its results come from.
+        positions: cache of the reader: for each call, where the entries of its results come from.
         output: the tensor that the module returns.
         outputs: the first tensor that each submodule returned in its last call, by path.
         frozen: numbers of the parameters that do not require gradients.
         partial_topk: for each top-K call that leaves out some candidates, the number of candidates.
-        doubled: the axis that is larger than in the first run of a reading; empty for the first run.
+        enlarged_axis: the axis that is larger than in the first run of a reading; empty for the first run.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -116,14 +116,14 @@ class Recording:
     parameters: dict[int, str] = field(default_factory=dict)
     buffers: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
-    places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
+    positions: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: TensorRef = TensorRef(-1)
     outputs: dict[str, TensorRef] = field(default_factory=dict)
     frozen: frozenset[int] = frozenset()
     partial_topk: list[int] = field(default_factory=list)
-    doubled: str = ""
+    enlarged_axis: str = ""
 
-    def tensor(self, ref: TensorRef) -> Tensor:
+    def get_tensor(self, ref: TensorRef) -> Tensor:
         """Returns the recorded values of a tensor; a complex tensor has an additional last dimension of size 2."""
         return as_real_pairs(self.tensors[ref.number])
 
@@ -135,7 +135,7 @@ class Recording:
     @cached_property
     def trained_names(self) -> set[str]:
         """Names of the parameters that a gradient of the output reaches."""
-        passing = [call for call in self.calls if not call.held and call.name not in GRADIENT_STOPS]
+        passing = [call for call in self.calls if not call.without_gradients and call.name not in GRADIENT_STOPS]
         reached = _find_ancestors(replace(self, calls=passing), {self.output.number})
         return {name for number, name in self.parameters.items() if number in reached}
 
@@ -247,15 +247,15 @@ def _get_topk_dim(args: Any, keywords: Mapping[str, Any]) -> int:
     return along
 
 
-def _is_forced_to_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
+def _is_forced_to_all(force_topk: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
     """Returns whether a top-K call is to select all candidates.
 
     Args:
-        every: as for ``record_forward``.
+        force_topk: as for ``record_forward``.
         args: positional arguments of the call.
         keywords: keyword arguments of the call.
     """
-    return every is not None and every in (0, keywords.get("k", args[1] if len(args) > 1 else None))
+    return force_topk is not None and force_topk in (0, keywords.get("k", args[1] if len(args) > 1 else None))
 
 
 class Recorder(TorchFunctionMode):
@@ -279,18 +279,24 @@ class Recorder(TorchFunctionMode):
         counts: number of calls so far of each (module, name).
     """
 
-    def __init__(self, strict: bool = True, every: int | None = None, apart: bool = True) -> None:
+    def __init__(self, strict: bool = True, force_topk: int | None = None, decompose: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.force_topk_all, self.decompose, self.path = Recording(), strict, every, apart, [""]
+        self.run, self.strict, self.force_topk_all, self.decompose, self.path = (
+            Recording(),
+            strict,
+            force_topk,
+            decompose,
+            [""],
+        )
         self.ids: dict[int, int] = {}
-        self.kept: list[Tensor] = []
+        self.live_tensors: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.dependent: set[int] = set()
         self.reordered = False
         self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
-    def ref(self, x: Tensor, made: bool = False) -> TensorRef:
+    def make_ref(self, x: Tensor, made: bool = False) -> TensorRef:
         """Returns the reference of a tensor, and records its values if it is new.
 
         Args:
@@ -299,8 +305,8 @@ class Recorder(TorchFunctionMode):
         """
         fresh = id(x) not in self.ids
         if fresh or (made and self._is_stale(x)):  # a tensor that was changed in place counts as a new one
-            self.ids[id(x)] = len(self.kept)
-            self.kept.append(x)
+            self.ids[id(x)] = len(self.live_tensors)
+            self.live_tensors.append(x)
         number = self.ids[id(x)]
         if fresh or made:
             with torch._C.DisableTorchFunction():
@@ -321,7 +327,7 @@ class Recorder(TorchFunctionMode):
         if not self.is_recorded_whole(name, args, keywords):
             with _Decomposer(self):
                 result = func(*args, **keywords)
-            self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
+            self.versions |= {self.ids[id(x)]: x._version for x in self.live_tensors if id(x) in self.ids}
             return result
         if name == "einsum" and isinstance(args[0], str):
             args = self._record_pairs(func, *_parse_einsum(*args))
@@ -401,7 +407,7 @@ class Recorder(TorchFunctionMode):
             The arguments of the last einsum.
         """
 
-        def pair() -> tuple[int, int, set[str]] | None:
+        def find_pair() -> tuple[int, int, set[str]] | None:
             for b in reversed(range(len(terms))):
                 for a in reversed(range(b)):
                     kept = set(out).union(*(t for k, t in enumerate(terms) if k not in (a, b)))
@@ -409,7 +415,7 @@ class Recorder(TorchFunctionMode):
                         return a, b, kept
             return None
 
-        while len(terms) > 2 and (found := pair()) is not None:
+        while len(terms) > 2 and (found := find_pair()) is not None:
             a, b, kept = found
             letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
             two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
@@ -453,12 +459,12 @@ class Recorder(TorchFunctionMode):
             stale: numbers of arguments that were changed in place through a view.
             fresh: whether the result gets a new number although the tensor object is known (in-place aten calls).
         """
-        arguments, named = map_leaves((args, keywords), Tensor, self.ref)
+        arguments, named = map_leaves((args, keywords), Tensor, self.make_ref)
         if fresh:
             self.ids.pop(id(result), None)
         if next(iterate_leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
+        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.make_ref(x, made=True))
         moved = any(r.number in self.dependent for r in iterate_refs((arguments, named)))
         if moved and not name.startswith(FACTORY_PREFIXES):
             outs = list(iterate_refs(out))
@@ -532,7 +538,7 @@ def renumber_tensors(run: Recording, first: Recording) -> Recording:
         arguments, keywords, result = map_leaves(tree, TensorRef, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
         calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
     tensors.setdefault(first.output.number, run.tensors[run.output.number])
-    return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
+    return replace(run, calls=calls, tensors=tensors, output=first.output, positions={})
 
 
 def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
@@ -552,8 +558,8 @@ def record_forward(
     keywords: Mapping[str, Any],
     strict: bool = True,
     training: bool = False,
-    every: int | None = None,
-    apart: bool = True,
+    force_topk: int | None = None,
+    decompose: bool = True,
 ) -> Recording:
     """Records one forward pass of a module.
 
@@ -566,8 +572,8 @@ def record_forward(
         keywords: keyword inputs.
         strict: whether a branch on computed values and a non-finite output are errors.
         training: whether the module is in training mode. Batch norms always are.
-        every: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
-        apart: whether to decompose a call without a rule also if it reads a single parameter.
+        force_topk: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
+        decompose: whether to decompose a call without a rule also if it reads a single parameter.
 
     Raises:
         Unreadable: a branch on computed values, ``out=``, random numbers that change the output, or a non-finite
@@ -580,7 +586,7 @@ def record_forward(
         ):  # normalise by the batch, as in training, and keep the running statistics
             module.train()
             module.momentum = 0.0
-    recorder, hooks = Recorder(strict, every, apart), []
+    recorder, hooks = Recorder(strict, force_topk, decompose), []
 
     def make_push_hook(name: str) -> Callable[..., None]:
         """Returns a hook that puts a module's path on the stack when the module is called."""
@@ -590,23 +596,23 @@ def record_forward(
         """Removes the module's path from the stack and records its output."""
         where = recorder.path.pop()
         if (x := next(iterate_leaves(out, Tensor), None)) is not None and x.is_floating_point():
-            recorder.run.outputs[where] = recorder.ref(x)
+            recorder.run.outputs[where] = recorder.make_ref(x)
 
     for name, module in model.named_modules():
         hooks += [module.register_forward_pre_hook(make_push_hook(name)), module.register_forward_hook(pop_path)]
     for name, p in model.named_parameters():
-        recorder.run.parameters[recorder.ref(p).number] = name
+        recorder.run.parameters[recorder.make_ref(p).number] = name
     for name, b in model.named_buffers():
         if b.is_floating_point():
-            recorder.run.buffers[recorder.ref(b).number] = name
+            recorder.run.buffers[recorder.make_ref(b).number] = name
     recorder.dependent |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
-        number = recorder.ref(x).number
+        number = recorder.make_ref(x).number
         recorder.run.inputs[number] = k
         if x.is_floating_point():
             recorder.dependent.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
-    recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
+    recorder.run.frozen = frozenset(recorder.make_ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -618,7 +624,7 @@ def record_forward(
                 made = model(*inputs, **keywords)
             out = find_output(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            with nullcontext() if every is None else _ForceTopKAll(every):
+            with nullcontext() if force_topk is None else _ForceTopKAll(force_topk):
                 again = find_output(model(*inputs, **keywords)) if strict and (drawn or recorder.reordered) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
                 raise _describe_noise(recorder.run) if drawn else Unreadable(ORDER_MATTERS)
@@ -633,9 +639,9 @@ def record_forward(
         raise NotFinite(f"the output of the model is {what}; give sizes and an input at which it is finite")
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
-    recorder.run.output = recorder.ref(out)
+    recorder.run.output = recorder.make_ref(out)
     if losses := find_losses(made):
-        run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
+        run, beside = recorder.run, {recorder.make_ref(x).number for x in losses.values()}
         beside = _find_ancestors(run, beside) - _find_ancestors(run, {run.output.number})
         run.calls = [c for c in run.calls if not {x.number for x in iterate_refs(c.result)} & beside]
     return recorder.run

@@ -46,14 +46,14 @@ def apply_selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k
     """
     (slot,) = over
 
-    def exact(v: Tensor) -> Tensor:
+    def compute_value(v: Tensor) -> Tensor:
         mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
         if name == "topk_softmax":
             return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
         gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
         return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
-    return apply_function(reader, name, x, exact, over, Selection, count=k)
+    return apply_function(reader, name, x, compute_value, over, Selection, count=k)
 
 
 SELECTING_FUNCTIONS = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
@@ -88,21 +88,21 @@ def read_topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any
         Unreadable: the dimension consists of several axes.
     """
     if not x.dims[dim]:
-        return [x, *reader.constants(1)]
-    over, most, sizes = find_dim_slots(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
+        return [x, *reader.make_result_constants(1)]
+    over, most, sizes = find_dim_slots(reader, x, dim), reader.get_per_build(k), x.get_sizes(dim, reader.builds)
     if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all selected
         if len({*most}) == 1:  # K is fixed: read as all
-            return [x, *reader.constants(1)]
-        reader.chosen = most
-        return [_select_largest(reader, x, over, most[0]), *reader.constants(1)]
+            return [x, *reader.make_result_constants(1)]
+        reader.topk_counts = most
+        return [_select_largest(reader, x, over, most[0]), *reader.make_result_constants(1)]
     if len(over) > 1:
         raise reader.fail("a top-K along several axes; give the scores one axis of candidates")
     (slot,) = over
     if most != sizes:  # refused only if it is used, as it may only select groups of experts
-        few = x.node.derive(PartialTopK, reader.where, over=over, exact=lambda v: v.topk(most[0], slot).values)
-        few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
+        few = x.node.derive(PartialTopK, reader.where, over=over, value_function=lambda v: v.topk(most[0], slot).values)
+        few.indices[slot] = IndexClass(reader.repeat_per_build(most[0]))
         return [View(few, x.dims)] * 2
-    return [_select_largest(reader, x, over, most[0]), *reader.constants(1)]
+    return [_select_largest(reader, x, over, most[0]), *reader.make_result_constants(1)]
 
 
 def _lists_all_experts(index: View, dim: int) -> bool:
@@ -138,7 +138,7 @@ def read_embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) 
         raise reader.fail("an embedding of ids that are not the integer input; pass the ids to the model as its input")
     number = ids.node.number
     if number not in reader.one_hot:
-        count = weight.sizes(0, reader.builds)
+        count = weight.get_sizes(0, reader.builds)
         rows = IndexClass(count, ("data", "vocabulary"))
         value = F.one_hot(ids.node.value.long(), count[0]).double()
         reader.one_hot[number] = DataNode(indices=[*ids.node.indices, rows], value=value)
@@ -150,13 +150,13 @@ def read_embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) 
 @register_rule("where")
 def read_where(reader: Reader, condition: View, x: Any, y: Any) -> View:
     """Returns x where the condition is true, otherwise y."""
-    return _apply_mask(reader, condition, reader.operand(x), reader.operand(y))
+    return _apply_mask(reader, condition, reader.convert_operand(x), reader.convert_operand(y))
 
 
 @register_rule("masked_fill")
 def read_masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
     """Returns the value where the mask is true, otherwise x."""
-    return _apply_mask(reader, mask, reader.operand(value), x)
+    return _apply_mask(reader, mask, reader.convert_operand(value), x)
 
 
 def _apply_mask(reader: Reader, mask: View, x: View, y: View) -> View:
@@ -195,10 +195,10 @@ def read_gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> Vie
     Raises:
         Unreadable: the index does not count all experts in order.
     """
-    over, k = find_dim_slots(reader, x, dim), x.sizes(dim, reader.builds)
+    over, k = find_dim_slots(reader, x, dim), x.get_sizes(dim, reader.builds)
     if not _lists_all_experts(index, dim) or len(over) > 1 or index.values[0].shape[dim] != k[0]:
         raise reader.fail("gathers the scores of some experts only; let build take K, which is traced with K = M")
-    return _select_largest(reader, x, over, (reader.chosen or k)[0])
+    return _select_largest(reader, x, over, (reader.topk_counts or k)[0])
 
 
 @register_rule("take_along_dim")

@@ -41,10 +41,10 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
     name = normalise_call_name(reader.call.name)
     if name in ("rsub", "rdiv"):
         name, args = name[1:], args[::-1]
-    reader.name, apart = name, partial(convert_cat_to_sum, reader)
+    reader.rule_name, apart = name, partial(convert_cat_to_sum, reader)
     x: Any = args[0] if args else None
     if name.startswith(FACTORY_PREFIXES) or not any(v.numel() for values in reader.values for v in values):
-        return reader.constants()
+        return reader.make_result_constants()
     if reader.call.name in GRADIENT_STOPS:
         return stop_gradient(reader, x)
     if name in IDENTITY_CALLS:
@@ -60,7 +60,7 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
         )
     views = list(iterate_leaves((args, keywords), View))
     if name not in RULES and all(v.is_constant or _is_integer_input(v) for v in views):
-        return reader.constants()  # computed from integer inputs alone
+        return reader.make_result_constants()  # computed from integer inputs alone
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         if name in COMPARISON_CALLS and any(call.name == "topk" for call in reader.runs[0].calls):

@@ -41,11 +41,11 @@ def register_rule(*names: str) -> Callable[[Rule], Rule]:
         ``@rule("matmul", "bmm")`` above a function adds it to ``RULES`` twice.
     """
 
-    def add(function: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
         return function
 
-    return add
+    return register
 
 
 def normalise_call_name(name: str) -> str:

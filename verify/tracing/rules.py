@@ -88,19 +88,19 @@ def read_convolution(
     Raises:
         Unreadable: the input has no batch dimension.
     """
-    transposed = "transpose" in reader.name
+    transposed = "transpose" in reader.rule_name
     names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     given = {"groups": 1, "dilation": 1} | dict(zip(names, rest, strict=False)) | words
     n = len(weight.dims) - 2
     if len(x.dims) != n + 2:
         raise reader.fail("a convolution of an input without a batch dimension; add one, as x[None]")
-    groups = reader.vector(given["groups"])
+    groups = reader.get_per_build(given["groups"])
     if c := int(max(groups) > 1):  # grouped: channels become (groups, channels of a group)
         x, weight = _split_groups(reader, x, 1, groups), _split_groups(reader, weight, 0, groups)
     lead, taps, here = ["b", *["g"] * c, "i"], [f"k{d}" for d in range(n)], [f"p{d}" for d in range(n)]
     patches, keys = x, [*lead, *(f"q{d}" for d in range(n))]
     for d in range(n):
-        sizes = reader.shapes[0][0][2 + d], weight.sizes(2 + c + d, 1)[0], x.sizes(2 + c + d, 1)[0]
+        sizes = reader.shapes[0][0][2 + d], weight.get_sizes(2 + c + d, 1)[0], x.get_sizes(2 + c + d, 1)[0]
         step, pad, wide = (_get_for_dim(v, d, n) for v in (stride, padding, given["dilation"]))
         pad = (sizes[1] - 1) * wide // 2 if pad == "same" else 0 if pad == "valid" else pad
         if (sizes[1], step, pad) == (1, 1, 0):  # output position = input position
@@ -108,7 +108,7 @@ def read_convolution(
             continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
-        matrix = convert_constant(reader, reader.constant([meets.double()] * reader.builds))
+        matrix = convert_constant(reader, reader.make_constant([meets.double()] * reader.builds))
         out = [*lead, *taps[: d + 1], *here[: d + 1], *(f"q{e}" for e in range(d + 1, n))]
         patches, keys = contract_views(reader, [(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
     sides = [*["g"] * c, "i", "o"] if transposed else [*["g"] * c, "o", "i"]
@@ -137,7 +137,7 @@ def _split_groups(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> V
         d: the dimension.
         groups: number of groups at every build.
     """
-    sizes = [x.sizes(k, reader.builds) for k in range(len(x.dims))]
+    sizes = [x.get_sizes(k, reader.builds) for k in range(len(x.dims))]
     shapes = []
     for b, g in enumerate(groups):
         shape = [s[b] for s in sizes]
@@ -151,7 +151,10 @@ def _split_groups(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> V
 @register_rule("add")
 def read_add(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
     """Returns ``a + alpha * b``."""
-    return add_views(reader, [reader.operand(a), reader.operand(b) if alpha == 1 else read_multiply(reader, b, alpha)])
+    return add_views(
+        reader,
+        [reader.convert_operand(a), reader.convert_operand(b) if alpha == 1 else read_multiply(reader, b, alpha)],
+    )
 
 
 @register_rule("sub")
@@ -163,8 +166,8 @@ def read_sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
 @register_rule("neg")
 def read_negative(reader: Reader, x: Any) -> View:
     """Returns ``-x``: a constant if x is one, otherwise x times -1."""
-    y = reader.operand(x)
-    return reader.constant([-v for v in y.values]) if y.is_constant else read_multiply(reader, y, -1)
+    y = reader.convert_operand(x)
+    return reader.make_constant([-v for v in y.values]) if y.is_constant else read_multiply(reader, y, -1)
 
 
 @register_rule("sum", "mean")
@@ -181,8 +184,8 @@ def read_sum(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dt
     n = len(x.dims)
     gone = sorted(d % n for d in (range(n) if dim is None else [dim] if isinstance(dim, int) else dim))
     factor = (1.0,) * reader.builds
-    if reader.name == "mean":
-        factor = tuple(1 / m for m in map(prod, zip(*(x.sizes(d, reader.builds) for d in gone), strict=True)))
+    if reader.rule_name == "mean":
+        factor = tuple(1 / m for m in map(prod, zip(*(x.get_sizes(d, reader.builds) for d in gone), strict=True)))
     stay = [d for d in range(n) if d not in gone]
     made = contract_views(reader, [(x, range(n))], stay, () if set(factor) == {1} else factor)
     for d in gone if keepdim else ():
@@ -213,7 +216,7 @@ def read_prelu(reader: Reader, x: View, weight: View) -> View:
 @register_rule("mul")
 def read_multiply(reader: Reader, a: Any, b: Any) -> View:
     """Returns the elementwise product ``a * b``."""
-    return multiply_views(reader, reader.operand(a), reader.operand(b))
+    return multiply_views(reader, reader.convert_operand(a), reader.convert_operand(b))
 
 
 @register_rule("div")
@@ -225,9 +228,9 @@ def read_divide(reader: Reader, a: Any, b: Any) -> View:
     Raises:
         Unreadable: b is a signal.
     """
-    x, y = reader.operand(a), reader.operand(b)
+    x, y = reader.convert_operand(a), reader.convert_operand(b)
     if y.is_constant:
-        return scale_view(reader, x, reader.constant([1 / v for v in y.values]))
+        return scale_view(reader, x, reader.make_constant([1 / v for v in y.values]))
     why = "a division by a signal that is neither a norm nor a sum of gates, which no equation can express; "
     raise reader.fail(why + "use a norm or a softmax, or give the equations with --network")
 
@@ -267,27 +270,30 @@ def read_max_pool(
         Unreadable: the maximum is larger than the sum, or one of them is positive where the other is not.
     """
     assert reader.call is not None
-    n = int(reader.name[-2])
+    n = int(reader.rule_name[-2])
     given, function = (kernel, stride or kernel, padding), reader.call.function
-    sizes, places = [x.sizes(d, 1)[0] for d in range(len(x.dims) - n, len(x.dims))], list(range(len(x.dims)))
+    sizes, places = [x.get_sizes(d, 1)[0] for d in range(len(x.dims) - n, len(x.dims))], list(range(len(x.dims)))
     units = torch.eye(prod(sizes), dtype=torch.float64).reshape(prod(sizes), 1, *sizes)
     meets = function(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
     out = [*places[:-n], *(("out", d) for d in places[-n:])]
-    operand = convert_constant(reader, reader.constant([meets] * reader.builds))
+    operand = convert_constant(reader, reader.make_constant([meets] * reader.builds))
     relu = apply_function(reader, "relu", x, torch.relu)
     y = contract_views(reader, [(operand, [*places[-n:], *out[-n:]]), (relu, places)], out)
 
     why = "the equations give other values than this call, so its rule is wrong here; use other calls, or --network"
     wrong = reader.fail(why)
 
-    def exact(total: Tensor, v: Tensor) -> Tensor:
+    def compute_value(total: Tensor, v: Tensor) -> Tensor:
         most = y.from_torch(function(x.to_torch(v), *given), total)
         if bool(((total > 0) != (most > 0)).any() or (most > total + most.abs() * 1e-9).any()):
             raise wrong
         return most
 
     node = y.node.derive(
-        SameSizeNode, reader.where, note="max pooling is read as relu and a sum over each window", exact=exact
+        SameSizeNode,
+        reader.where,
+        note="max pooling is read as relu and a sum over each window",
+        value_function=compute_value,
     )
     node.sources += ((x.node, x.node.slots),)
     return View(node, y.dims)

@@ -82,15 +82,15 @@ class ParameterShape:
         sizes: for each dimension, its size at every build.
         uses: the dimension uses of each call that takes it.
         frozen: whether it does not require gradients.
-        beside: name of the parameter by which it is multiplied, entry by entry, before both act as one weight; "" if
-            none.
+        multiplied_by: name of the parameter by which it is multiplied, entry by entry, before both act as one weight;
+            "" if none.
     """
 
     name: str
     sizes: list[Sizes]
     uses: set[DimUses]
     frozen: bool
-    beside: str = ""
+    multiplied_by: str = ""
 
 
 def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any]) -> DimUses | None:
@@ -142,13 +142,14 @@ class WeightUses:
 
     Attributes:
         found: for each parameter, its dimension uses in every call.
-        beside: for each parameter, the one by which it is multiplied, entry by entry, before both act as one weight.
+        multiplied_by: for each parameter, the one by which it is multiplied, entry by entry, before both act as one
+            weight.
     """
 
     def __init__(self, run: Recording) -> None:
         self.run = run
         self.found: dict[str, set[DimUses]] = {name: set() for name in run.parameters.values()}
-        self.beside: dict[str, str] = {}
+        self.multiplied_by: dict[str, str] = {}
         self._orders: dict[int, list[tuple[str, DimOrder]]] = {
             number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
         }
@@ -192,7 +193,7 @@ class WeightUses:
         if len(shape) == 2 and all(tensors[n].dim() == 2 for n in parts):
             self._orders[made] = known = [x for n in parts for x in self._orders[n]]
             if name == "mul" and len({x for x, _ in known}) == len(known) > 1:
-                self.beside |= {x: known[0][0] for x, _ in known[1:]}
+                self.multiplied_by |= {x: known[0][0] for x, _ in known[1:]}
 
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
@@ -340,7 +341,7 @@ def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) ->
     Raises:
         Unreadable: another build lacks a parameter.
     """
-    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.beside)
+    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.multiplied_by)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     for name, p in models[0].named_parameters():
@@ -430,14 +431,14 @@ class ShapeNetwork:
         name, grows = p.name, [self._fit_size(p.name, s) for s in p.sizes]
         summed, made, stack = self._choose_dim_uses(name, p, grows)
         taken: dict[str, int] = {}
-        if p.beside:  # the product of both has the size of the weight
+        if p.multiplied_by:  # the product of both has the size of the weight
             entries = Power()
             for d in summed:
                 entries *= Power.of(grows[d])
             self.multiplied[name] = entries ** Fraction(-1, 2)
-            self.notes.append((name, JOINT_WEIGHT.format(p.beside)))
+            self.notes.append((name, JOINT_WEIGHT.format(p.multiplied_by)))
 
-        def letters(dims: Sequence[int]) -> str:
+        def name_dims(dims: Sequence[int]) -> str:
             """Returns index names for dimensions, one for each power of an axis."""
             found = ""
             for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
@@ -450,7 +451,7 @@ class ShapeNetwork:
                     found += letter
             return found
 
-        read, out, maps = letters(summed), letters(made), letters(stack)
+        read, out, maps = name_dims(summed), name_dims(made), name_dims(stack)
         for d in (d for d in made if len(p.sizes) > 1 and sum(map(abs, grows[d].values())) > 1):
             self.notes.append((name, GROWING_OUTPUT.format(Power.of(grows[d]))))
         if (axis := self.counted.get(name)) is not None:
@@ -460,14 +461,14 @@ class ShapeNetwork:
             self.notes.append((name, GROWING_MAP_COUNT))
         symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
         self.roles[symbol] = name
-        source = write_indexed(self._constant(read + maps), [*(read + maps)] or ["x"])
+        source = write_indexed(self._name_constant(read + maps), [*(read + maps)] or ["x"])
         whole = [*out, *maps, *read] or ["x"]
         product, behind, _ = (f"{stem}{k}" for stem in self.stems)
         self.lines.append(f"{write_indexed(product, [*out, *maps])} = {write_indexed(symbol, whole)} {source}")
         if out or maps:
             self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
-    def _constant(self, letters: str) -> str:
+    def _name_constant(self, letters: str) -> str:
         """Returns the name of the constant whose indices have the same axes as these; a new one if there is none."""
         key = " ".join(self.axes[x] for x in letters)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
@@ -504,7 +505,7 @@ class ShapeNetwork:
         *stack, made, summed = growing
         return (summed,), (made,), tuple(stack)
 
-    def network(self, name: str, why: str) -> Network:
+    def make_network(self, name: str, why: str) -> Network:
         """Returns the network; ``why`` is the reason why there are no equations."""
         outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
         product, _, last = self.stems
@@ -549,7 +550,7 @@ def read_by_shape(
         ):  # an error in both modes also prevents the equations and is reported there
             if run is None:
                 model, (inputs, keywords), _ = build_module(build, start)
-                run = record_forward(model, inputs, keywords, strict=False, training=training, apart=False)
+                run = record_forward(model, inputs, keywords, strict=False, training=training, decompose=False)
     numbers = [Counter(NUMBER_IN_NAME.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:
@@ -559,7 +560,7 @@ def read_by_shape(
         [p for p in read_parameter_shapes(models, run) if not only or p.name in only], builds, counted
     )
     chosen = run is not None and "M" in start and _has_free_topk(run, start["M"], start.get("K", 0))
-    network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
+    network = shapes.make_network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN_FEW)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
     return TracedModel(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).with_frozen(found)

@@ -83,7 +83,7 @@ def _power_below(ratio: float) -> int:
 def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
     """Returns the axes with which the shape of a tensor changes."""
     shapes = [run.tensors[number].shape for run in runs]
-    return {run.doubled for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
+    return {run.enlarged_axis for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
 
 
 def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
