@@ -409,8 +409,18 @@ def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
 
 
 def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
-    """Values of the chosen where one expert is, or where each is (an identity matrix): that value, or that of each;
-    of zeros nothing is left but their dimension."""
+    """Reads a selection times a constant of zeros and ones that picks one expert, or each one in turn.
+
+    ``gates * one_hot[2]  ->  gates[2]``; ``gates[:, None] * eye  ->`` the gates along the last dimension.
+
+    Args:
+        reader: the reader.
+        x: the selection.
+        c: the constant at the first build.
+
+    Returns:
+        The view, or None if the constant is neither a one-hot vector nor an identity matrix.
+    """
     along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
     dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
     if not along or not dims[d := along[0]] or not set(c.unique().tolist()) <= {0, 1}:

@@ -189,10 +189,10 @@ class EquationNames:
                 known = {x for other, x in self.preferred_names.items() if self.find_axis(other) == axis}
                 self.preferred_names[index] = next((x for x in pool[:4] if x not in known), pool[0])
             free = (x for x in (self.preferred_names[index], *pool) if x not in found.values())
-            if not (letter := next(free, "")):
+            if not (index_name := next(free, "")):
                 raise Unreadable(f"{axis}: one equation has too many indices of this axis; split the call")
-            found[label] = letter
-            self.axes[letter] = axis
+            found[label] = index_name
+            self.axes[index_name] = axis
         return found
 
     def name_slots(self, node: TracedNode) -> list[str]:
@@ -251,7 +251,7 @@ class EquationNames:
         self.frozen += [name] if node.frozen else []
         return symbol
 
-    def write_tensor(self, node: TracedNode, letters: Iterable[str]) -> str:
+    def write_tensor(self, node: TracedNode, indices: Iterable[str]) -> str:
         """Writes a tensor with its indices, such as ``W[a,b]``.
 
         Raises:
@@ -265,21 +265,21 @@ class EquationNames:
             )
             raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
         if isinstance(node, EquationConstant):
-            return self.write_constant(node.number, letters)
+            return self.write_constant(node.number, indices)
         if isinstance(node, Parameter):
-            return write_indexed(self.name_parameter(node), letters)
-        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), letters)
+            return write_indexed(self.name_parameter(node), indices)
+        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), indices)
 
-    def write_constant(self, key: Any, letters: Iterable[str]) -> str:
+    def write_constant(self, key: Any, indices: Iterable[str]) -> str:
         """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""
         if key not in self.constants:
             self.constants[key] = self.reserve_name("C")
-        return write_indexed(self.constants[key], letters)
+        return write_indexed(self.constants[key], indices)
 
 
-def write_indexed(name: str, letters: Iterable[str]) -> str:
+def write_indexed(name: str, indices: Iterable[str]) -> str:
     """Writes a name with its non-empty indices: ``h[a,b]``, or ``h`` without any."""
-    inside = ",".join(x for x in letters if x)
+    inside = ",".join(x for x in indices if x)
     return f"{name}[{inside}]" if inside else name
 
 

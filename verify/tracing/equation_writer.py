@@ -75,8 +75,8 @@ class EquationWriter:
         for node in nodes:
             if isinstance(node, Leaf | Concatenation) or node.is_weight:
                 continue
-            letters, right = _write_statement(self, node)
-            self.lines.append((self.names.write_tensor(node, letters), right, node))
+            indices, right = _write_statement(self, node)
+            self.lines.append((self.names.write_tensor(node, indices), right, node))
         self.lines.append(("f", _write_output(self, output.node), None))
         self.factors = _collect_multipliers(self)
 
@@ -109,8 +109,8 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
-    letters = names.assign_index_names({x: node.labels[x] for x in labels})
-    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
+    indices = names.assign_index_names({x: node.labels[x] for x in labels})
+    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(indices[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
         raise node.fail(
@@ -141,9 +141,9 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
         if isinstance(c, Parameter) and (c, mine) in signals
         else names.write_tensor(c, at)
         for c, mine in [*gates, *chain, *core]
-        for at in [[letters[x] for x in mine]]
+        for at in [[indices[x] for x in mine]]
     ]
-    summed = {x for x in labels if x not in node.out and letters[x] and names.is_growing(node.labels[x])}
+    summed = {x for x in labels if x not in node.out and indices[x] and names.is_growing(node.labels[x])}
     gated = any(summed & {*mine} for _, mine in gates)
     tied = any(
         f and writer.summed_axes[c.name] - {f} for c, mine in tensors for f in [_list_summed_axes(names, node, mine)]
@@ -165,23 +165,23 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
         text.insert(0, name)
     else:
         _absorb_factor(writer, node, tensors, own)
-    return [letters[x] for x in node.out], " ".join(text)
+    return [indices[x] for x in node.out], " ".join(text)
 
 
 def _write_sum(writer: EquationWriter, node: TracedNode) -> EquationSides:
     """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
     names = writer.names
-    letters, terms = names.name_slots(node), []
+    indices, terms = names.name_slots(node), []
     for t, labels in node.sources:
-        mine = [letters[x] for x in labels]
-        lacks = [x for k, x in enumerate(letters) if k not in labels and x]
+        mine = [indices[x] for x in labels]
+        lacks = [x for k, x in enumerate(indices) if k not in labels and x]
         if t.is_weight:
-            terms.append(_write_bias(names, t, mine, letters))
+            terms.append(_write_bias(names, t, mine, indices))
         else:
             terms.append(
                 " ".join([names.write_tensor(t, mine), *([names.write_constant(tuple(lacks), lacks)] if lacks else [])])
             )
-    return letters, " + ".join(terms)
+    return indices, " + ".join(terms)
 
 
 def _write_shift(writer: EquationWriter, node: ShiftedSignal) -> EquationSides:
@@ -190,17 +190,17 @@ def _write_shift(writer: EquationWriter, node: ShiftedSignal) -> EquationSides:
     The constant has the same value along axes that grow; if it varies there, a frozen tensor is added, too.
     """
     names = writer.names
-    letters = names.name_slots(node)
+    indices = names.name_slots(node)
     terms = [
-        names.write_tensor(node.source, [letters[x] for x in node.sources[0][1]]),
-        names.write_constant(node.number, letters),
+        names.write_tensor(node.source, [indices[x] for x in node.sources[0][1]]),
+        names.write_constant(node.number, indices),
     ]
     if node.frozen:
         symbol = names.reserve_name("Constant")
         names.parameters[symbol] = name = symbol.lower()
         names.frozen.append(name)
-        terms.append(f"{write_indexed(symbol, letters)} {names.write_constant((), ())}")
-    return letters, " + ".join(terms)
+        terms.append(f"{write_indexed(symbol, indices)} {names.write_constant((), ())}")
+    return indices, " + ".join(terms)
 
 
 def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides:
@@ -210,14 +210,14 @@ def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides
         Unreadable: the language does not have the function, or it is a top-K along an axis other than M.
     """
     names = writer.names
-    name, letters = node.name, names.name_slots(node)
-    along = [k for k in node.over if letters[k]]
+    name, indices = node.name, names.name_slots(node)
+    along = [k for k in node.over if indices[k]]
     grow = [k for k in along if names.is_growing(node.indices[k])]
     if len(along) > 1:
         alone = f"divided by its rms over batch and positions ({len(along)} axes that do not grow, read as one)"
         one = f"{name} over {len(along)} axes is read as {name} over {'the one that grows' if grow else 'the first'}"
         writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
-    over = letters[(grow or along)[0]] if along else ""
+    over = indices[(grow or along)[0]] if along else ""
     if name in GATE_AXES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
         writer.notes.append((node.where, GATE_NOTE.format(name)))
         axis = GATE_AXES[name] if GATE_AXES[name] != "K" or "K" in names.base else "M"
@@ -227,13 +227,13 @@ def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides
         raise node.fail("a top-K along an axis other than M; let build(sizes) take M, the number of experts")
     if name not in FUNCTIONS or (node.over and name in ELEMENTWISE_FUNCTIONS):
         raise node.fail(f"{name} is no function of the equations; give the equations with --network")
-    mine = [letters[x] for x in node.sources[0][1]]
+    mine = [indices[x] for x in node.sources[0][1]]
     inner = (
         _write_parameter_as_signal(writer, node.source, mine)
         if isinstance(node.source, Parameter)
         else names.write_tensor(node.source, mine)
     )
-    return letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})"
+    return indices, f"{name}({inner}{f'; {over}' if over and sum(map(bool, indices)) > 1 else ''})"
 
 
 def _write_pick(writer: EquationWriter, node: EntryPick) -> EquationSides:
@@ -243,11 +243,11 @@ def _write_pick(writer: EquationWriter, node: EntryPick) -> EquationSides:
         Unreadable: the axis grows.
     """
     names = writer.names
-    index, letters = node.source.indices[node.slot], names.name_slots(node.source)
+    index, indices = node.source.indices[node.slot], names.name_slots(node.source)
     if names.is_growing(index):
         raise node.fail(f"reads one entry of the axis {names.find_axis(index)}, which grows; use all of its entries")
-    left = [x for k, x in enumerate(letters) if k != node.slot]
-    return left, names.write_tensor(node.source, letters)
+    left = [x for k, x in enumerate(indices) if k != node.slot]
+    return left, names.write_tensor(node.source, indices)
 
 
 def _write_statement(writer: EquationWriter, node: TracedNode) -> EquationSides:
@@ -279,10 +279,10 @@ def _write_output(writer: EquationWriter, root: TracedNode) -> str:
     of the input (the vocabulary of tied embeddings), it is multiplied by the data.
     """
     names = writer.names
-    letters = names.name_slots(root)
-    grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.is_growing(index)]
-    text = names.write_tensor(root, letters)
-    of = {x.find_root(): letter for x, letter in zip(root.indices, letters, strict=True)}
+    indices = names.name_slots(root)
+    grows = [x for x, index in zip(indices, root.indices, strict=True) if x and names.is_growing(index)]
+    text = names.write_tensor(root, indices)
+    of = {x.find_root(): index_name for x, index_name in zip(root.indices, indices, strict=True)}
     if grows:
         readout = names.reserve_name("Readout")
         writer.notes.append(("", f"the output grows: {readout} stands for the layer that reads it"))
@@ -290,7 +290,7 @@ def _write_output(writer: EquationWriter, root: TracedNode) -> str:
     elif any(names.find_axis(x) == "D" and x.find_root() in of for x in names.data.indices):  # tied
         rest = [x.find_root() for x in names.data.indices if x.find_root() not in of]
         every = names.assign_index_names(dict(enumerate([*root.indices, *rest])))
-        of |= dict(zip(rest, [*every.values()][len(letters) :], strict=True))
+        of |= dict(zip(rest, [*every.values()][len(indices) :], strict=True))
         text = f"{text} {names.write_tensor(names.data, [of[x.find_root()] for x in names.data.indices])}"
     return text
 
@@ -323,7 +323,7 @@ def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], the
     return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
-def _write_parameter_as_signal(writer: EquationWriter, node: Parameter, letters: Sequence[str]) -> str:
+def _write_parameter_as_signal(writer: EquationWriter, node: Parameter, indices: Sequence[str]) -> str:
     """Writes a parameter that acts on no signal (a scalar gain, the argument of a function) as a signal.
 
     A line such as ``w_gain[a] = w[a] C`` is added, in which the parameter acts on a constant; the result is the text
@@ -340,9 +340,9 @@ def _write_parameter_as_signal(writer: EquationWriter, node: Parameter, letters:
     if node.number not in names.signals:
         names.signals[node.number] = names.reserve_name(f"{names.name_parameter(node).lower()}_gain")
         writer.lines.append(
-            (write_indexed(names.signals[node.number], letters), _write_bias(names, node, letters, letters), None)
+            (write_indexed(names.signals[node.number], indices), _write_bias(names, node, indices, indices), None)
         )
-    return write_indexed(names.signals[node.number], letters)
+    return write_indexed(names.signals[node.number], indices)
 
 
 def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:

@@ -417,13 +417,13 @@ class Recorder(TorchFunctionMode):
 
         while len(terms) > 2 and (found := find_pair()) is not None:
             a, b, kept = found
-            letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
-            two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
+            indices = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
+            two = f"{terms[a]},{terms[b]}->{indices}", operands[a], operands[b]
             made = func(*two)
             self.record_call("einsum", func, two, {}, made)
             for k in (b, a):
                 del terms[k], operands[k]
-            terms.append(letters)
+            terms.append(indices)
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 

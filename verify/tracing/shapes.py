@@ -446,17 +446,17 @@ class ShapeNetwork:
                     taken[axis] = k = taken.get(axis, -1) + 1
                     pool = INDEX_NAMES.get(axis) or SPARE_INDICES[4 * len(set(self.axes.values()) - {*INDEX_NAMES}) :]
                     known = [x for x, a in self.axes.items() if a == axis]
-                    letter = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
-                    self.axes[letter] = axis
-                    found += letter
+                    index_name = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
+                    self.axes[index_name] = axis
+                    found += index_name
             return found
 
         read, out, maps = name_dims(summed), name_dims(made), name_dims(stack)
         for d in (d for d in made if len(p.sizes) > 1 and sum(map(abs, grows[d].values())) > 1):
             self.notes.append((name, GROWING_OUTPUT.format(Power.of(grows[d]))))
         if (axis := self.counted.get(name)) is not None:
-            letter = next((x for x, a in self.axes.items() if a == axis), INDEX_NAMES[axis][0])
-            self.axes[letter], maps = axis, letter
+            index_name = next((x for x, a in self.axes.items() if a == axis), INDEX_NAMES[axis][0])
+            self.axes[index_name], maps = axis, index_name
         if maps and any(self.axes[x] == "M" for x in maps):
             self.notes.append((name, GROWING_MAP_COUNT))
         symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
@@ -468,9 +468,9 @@ class ShapeNetwork:
         if out or maps:
             self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
-    def _name_constant(self, letters: str) -> str:
+    def _name_constant(self, indices: str) -> str:
         """Returns the name of the constant whose indices have the same axes as these; a new one if there is none."""
-        key = " ".join(self.axes[x] for x in letters)
+        key = " ".join(self.axes[x] for x in indices)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
     def _choose_dim_uses(self, name: str, p: ParameterShape, grows: Sequence[Powers]) -> DimUses:
