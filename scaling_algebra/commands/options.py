@@ -270,7 +270,7 @@ WHERE = combine_options(
 
 TRACED = "scaling_algebra.traced"
 """Key in the context of a command: first the module's name from ``--model``, later the traced module."""
-TRACING = "scaling_algebra.verify.tracing.sources"
+TRACING = "scaling_algebra.verify.tracing.model_loading"
 CONFIGS = "scaling_algebra.verify.tracing.config_reading"
 """Modules that read a torch module, and a configuration of transformers. They are loaded by name, since only verify
 imports torch.

@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.verify.tracing.sources import SETTINGS_NAME, load_function, load_model_builder
+from scaling_algebra.verify.tracing.model_loading import SETTINGS_NAME, load_function, load_model_builder
 
 from .checking import check_model
 

@@ -22,9 +22,9 @@ from scaling_algebra.verify.tracing.building import call_build, limit_sizes
 from scaling_algebra.verify.tracing.config_probing import ConfigDifference, probe_config
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names, read_probed_config
 from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
-from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, roles_of
+from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, match_roles
+from scaling_algebra.verify.tracing.model_loading import WIDTHS
 from scaling_algebra.verify.tracing.readings import read_module
-from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
 from .initial_values import build_twin
@@ -154,7 +154,7 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
     beside = [ConfigDifference() if other is None else x.compare(other) for x in kinds]
     builds = [x.make_builder(deep, difference) for x, difference in zip(kinds, beside, strict=True)]
     state = {e.name: FROZEN if e.frozen else "" for e in iterate_entries(model)}
-    found = [roles_of(state, x.roles) for x in readings]
+    found = [match_roles(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.with_frozen({n: why for n, why in state.items() if n not in there})
@@ -201,7 +201,7 @@ def _get_config(model: nn.Module) -> Any:
 def _find_unread(model: nn.Module, reading: TracedModel) -> list[str]:
     """Returns the trainable parameters that a reading does not contain."""
     train = [e.name for e in iterate_entries(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
+    return [name for name, roles in match_roles(train, reading.roles).items() if not roles]
 
 
 def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
@@ -241,7 +241,7 @@ def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
     entries = {e.name: e for e in iterate_entries(subject.model)}
     known = {role: network for x in subject.readings for network in x.networks for role in network.tensors}
     odd: dict[str, None] = {}
-    for name, roles in roles_of(entries, known).items():
+    for name, roles in match_roles(entries, known).items():
         before = counts.get(name, counts.get(mask_numbers(name)))
         if roles and before is not None:
             network = known[roles[0]]

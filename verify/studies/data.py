@@ -25,7 +25,7 @@ from scaling_algebra.errors import (
     quote_value,
     unknown_name_error,
 )
-from scaling_algebra.verify.tracing.sources import load_function
+from scaling_algebra.verify.tracing.model_loading import load_function
 
 CLASSES = 10
 """Number of classes of the digits and of the teacher's labels: the loss starts at log 10."""

@@ -34,7 +34,7 @@ from scaling_algebra.verify.tracing.building import call_build, get_default_size
 from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe_config
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names
 from scaling_algebra.verify.tracing.measuring import find_parameters
-from scaling_algebra.verify.tracing.sources import load_model_builder
+from scaling_algebra.verify.tracing.model_loading import load_model_builder
 
 EPS = 1e-8
 """Epsilon of the optimizer at the base sizes."""

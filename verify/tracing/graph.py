@@ -1,7 +1,7 @@
 """Views of nodes as torch tensors, and changes of whole graphs.
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
-sizes of a class over all builds say its axis. Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
@@ -14,33 +14,44 @@ from typing import Any
 
 from torch import Tensor
 
-from .nodes import ConstantNode, ContractionNode, FunctionNode, IndexClass, Pick, Sizes, TracedNode, Vector, join, walk
+from .nodes import (
+    ConstantNode,
+    ContractionNode,
+    EntryPick,
+    FunctionNode,
+    IndexClass,
+    PerBuild,
+    Sizes,
+    TracedNode,
+    join_indices,
+    walk_graph,
+)
 
-NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
+NUMBER_IN_NAME = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
 
 
-def times(a: Vector, b: Vector) -> Vector:
+def multiply_factors(a: PerBuild, b: PerBuild) -> PerBuild:
     """Return the product of two factors, each a number at every build; an empty one is 1."""
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
-def rebuild(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
+def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
     """Return the graph with ``change`` applied to every node, after it was applied to the sources of the node."""
     made: dict[int, TracedNode] = {}
-    for node in walk(root):
+    for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
         alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        made[node.number] = change(node if alike else node.but(sources=sources))
+        made[node.number] = change(node if alike else node.copy_with(sources=sources))
     return made[root.number]
 
 
-def without(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
+def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
     """Return the indices without that of a slot."""
     return [x for k, x in enumerate(indices) if k != slot]
 
 
-def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
+def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
     """Return a node of which one slot became several or none, because it did so in every source that has it.
 
     Args:
@@ -49,7 +60,7 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
     mine = slot
     if isinstance(node, ContractionNode):
         mine = node.out[slot]
-    elif isinstance(node, Pick):
+    elif isinstance(node, EntryPick):
         mine += slot >= node.slot
     made, found = [], list[IndexClass]()
     for c, labels in node.sources:
@@ -58,7 +69,7 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
             here = c.indices[at : at + 1 + len(c.indices) - before]
             found = found or here
             for a, b in zip(found, here, strict=True):
-                join(a, b)
+                join_indices(a, b)
         made.append((c, labels))
     count, rest = len(found), len(found) - 1
     fresh = [mine + k for k in range(count)]
@@ -66,21 +77,21 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
     if isinstance(node, ContractionNode):
         fresh, rest = [max(node.labels) + 1 + k for k in range(count)], 0
 
-    def spread(labels: Sequence[int]) -> tuple[int, ...]:
+    def replace_label(labels: Sequence[int]) -> tuple[int, ...]:
         return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
 
     if isinstance(node, ContractionNode):
         kept = {x: index for x, index in node.labels.items() if x != mine}
-        more |= {"out": spread(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
+        more |= {"out": replace_label(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
     elif isinstance(node, FunctionNode):
-        more["over"] = moved(node.over, slot, count)
-    elif isinstance(node, Pick):
+        more["over"] = shift_slots(node.over, slot, count)
+    elif isinstance(node, EntryPick):
         more["slot"] = node.slot + rest * (node.slot > mine)
     indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
-    return node.but(sources=tuple((c, spread(labels)) for c, labels in made), indices=indices, **more)
+    return node.copy_with(sources=tuple((c, replace_label(labels)) for c, labels in made), indices=indices, **more)
 
 
-def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
+def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
     """Return slots as they are where so many stand in the place of one."""
     return tuple(
         y
@@ -89,7 +100,7 @@ def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
     )
 
 
-def wiring(node: TracedNode) -> tuple[Any, ...]:
+def describe_wiring(node: TracedNode) -> tuple[Any, ...]:
     """Return how a node reads its sources, the labels of a product numbered in the order in which they come."""
     if not isinstance(node, ContractionNode):
         return tuple(labels for _, labels in node.sources)
@@ -124,15 +135,15 @@ class View:
         assert isinstance(self.node, ConstantNode)
         return self.node.values
 
-    def with_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
+    def replace_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
         """Return the view with other dimensions in the place of one."""
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
-    def index(self, entry: int | IndexClass) -> IndexClass:
+    def get_index(self, entry: int | IndexClass) -> IndexClass:
         """Return the index class of an entry of ``dims``."""
-        return (self.node.indices[entry] if isinstance(entry, int) else entry).root()
+        return (self.node.indices[entry] if isinstance(entry, int) else entry).find_root()
 
-    def sizes(self, dim: int, builds: int) -> Sizes:
+    def get_sizes(self, dim: int, builds: int) -> Sizes:
         """Return the size of a dimension at every build."""
         sizes = [self.index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds

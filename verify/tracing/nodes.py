@@ -19,10 +19,10 @@ from scaling_algebra.errors import UsageError
 
 Sizes = tuple[int, ...]
 """A size at every build."""
-Vector = tuple[float, ...]
+PerBuild = tuple[float, ...]
 """A number at every build."""
-Entrywise = Callable[[Tensor], Tensor]
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TensorFunction = Callable[[Tensor], Tensor]
+_EINSUM_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COUNT = itertools.count()
 
 
@@ -34,7 +34,7 @@ class NotFinite(Unreadable):
     """A module whose output is infinite or not a number, so that nothing can be said of it."""
 
 
-class Scaled(Unreadable):
+class UnabsorbedFactor(Unreadable):
     """A module that multiplies by a power of the sizes where no tensor takes it up: shapes would be wrong, too."""
 
 
@@ -42,7 +42,7 @@ class Restart(Exception):
     """A dimension of a leaf is two indices; the reading begins again."""
 
 
-def refused(where: str, what: str) -> Unreadable:
+def make_error(where: str, what: str) -> Unreadable:
     """Return the error of a place in the module."""
     return Unreadable(f"{where or 'model'}: {what}")
 
@@ -60,7 +60,7 @@ class IndexClass:
         self.leaves: set[tuple[Any, ...]] = set() if leaf is None else {leaf}
         self.parent: IndexClass | None = None
 
-    def root(self) -> IndexClass:
+    def find_root(self) -> IndexClass:
         index = self
         while index.parent is not None:
             index = index.parent
@@ -69,12 +69,12 @@ class IndexClass:
     @property
     def fixed(self) -> bool:
         """Return whether the size is the same at every build."""
-        return len(set(self.root().sizes)) == 1
+        return len(set(self.find_root().sizes)) == 1
 
 
-def join(a: IndexClass, b: IndexClass) -> IndexClass:
+def join_indices(a: IndexClass, b: IndexClass) -> IndexClass:
     """Make one class of two, and return it."""
-    a, b = a.root(), b.root()
+    a, b = a.find_root(), b.find_root()
     if a is not b:
         b.parent = a
         a.leaves |= b.leaves
@@ -93,22 +93,22 @@ class TracedNode:
         indices: The index class of each slot.
         where: Path of the module that makes the tensor.
         sources: What the node reads. A label is a slot of this node, except in a contraction.
-        exact: Returns the value from those of the sources, where the kind does not say it.
+        value_function: Returns the value from those of the sources, where the kind does not say it.
         note: What the equations leave out here.
         part: For a part of another node: that node, its slot, and where the part begins and ends at every build.
         call: The torch call that makes the tensor, as ``TorchCall.key``, and the place among its results.
-        answers: What functions have said of the node, by function.
+        cache: What functions have said of the node, by function.
     """
 
     indices: list[IndexClass] = field(default_factory=list)
     where: str = ""
     sources: tuple[Source, ...] = ()
-    exact: Callable[..., Tensor] | None = None
+    value_function: Callable[..., Tensor] | None = None
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
     number: int = field(default_factory=lambda: next(_COUNT))
-    answers: dict[Any, Any] = field(default_factory=dict, init=False)
+    cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @property
     def label(self) -> str:
@@ -133,14 +133,14 @@ class TracedNode:
         return tuple(range(len(self.indices)))
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         """Whether the node is made of parameters alone, without functions."""
-        return bool(self.sources) and all(c.weight for c in self.children)
+        return bool(self.sources) and all(c.is_weight for c in self.children)
 
     @property
-    def given(self) -> bool:
+    def is_input_only(self) -> bool:
         """Whether the node is made of the input and of constants alone."""
-        return not any(isinstance(node, Parameter) for node in walk(self))
+        return not any(isinstance(node, Parameter) for node in walk_graph(self))
 
     def __str__(self) -> str:
         name = type(self).__name__.removesuffix("Node")
@@ -149,7 +149,7 @@ class TracedNode:
 
     def fail(self, what: str) -> Unreadable:
         """Return the error of this node."""
-        return refused(self.where, what)
+        return make_error(self.where, what)
 
     def derive(self, kind: type[Node], where: str, **fields: Any) -> Node:
         """Return a node of a kind that reads this one and has its indices."""
@@ -163,7 +163,7 @@ class TracedNode:
         indices = [of[x] for x in out]
         return ContractionNode(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
 
-    def but(self, **changes: Any) -> Self:
+    def copy_with(self, **changes: Any) -> Self:
         """Return another node, which differs in some attributes."""
         return replace(self, **{"number": next(_COUNT), **changes})
 
@@ -173,9 +173,9 @@ class TracedNode:
         Args:
             values: The values that are known, by number of the node; all that are computed are added.
         """
-        for node in walk(self, values):
+        for node in walk_graph(self, values):
             known = [values[c.number] for c in node.children]
-            values[node.number] = node.compute(known) if node.exact is None else node.exact(*known)
+            values[node.number] = node.compute(known) if node.value_function is None else node.value_function(*known)
         return values[self.number]
 
     def compute(self, sources: list[Tensor]) -> Tensor:
@@ -226,7 +226,7 @@ class Parameter(Leaf):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return True
 
 
@@ -257,7 +257,7 @@ class PartSelector(EquationConstant):
 
 
 @dataclass(eq=False, kw_only=True)
-class Pieces(TracedNode):
+class PartialTensor(TracedNode):
     """A new tensor of which parts are written.
 
     Attributes:
@@ -282,10 +282,10 @@ class ContractionNode(TracedNode):
 
     out: tuple[int, ...] = ()
     labels: dict[int, IndexClass] = field(default_factory=dict)
-    factor: Vector = ()
+    factor: PerBuild = ()
 
     def compute(self, sources: list[Tensor]) -> Tensor:
-        names = {label: _LETTERS[k] for k, label in enumerate(self.labels)}
+        names = {label: _EINSUM_LETTERS[k] for k, label in enumerate(self.labels)}
         sides = ["".join(names[x] for x in labels) for _, labels in self.sources]
         product = torch.einsum(f"{','.join(sides)}->{''.join(names[x] for x in self.out)}", *sources)
         return product * self.factor[0] if self.factor else product
@@ -308,7 +308,7 @@ class SumNode(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Blend(SumNode):
+class FixedConcatenation(SumNode):
     """Parts beside each other along an axis that does not grow: to leading order their sum.
 
     Attributes:
@@ -322,7 +322,7 @@ class Blend(SumNode):
 
 @dataclass(eq=False, kw_only=True)
 class Concatenation(TracedNode):
-    """Parts beside each other along an axis that grows; attributes as of ``Blend``."""
+    """Parts beside each other along an axis that grows; attributes as of ``FixedConcatenation``."""
 
     slot: int = 0
     begins: list[Sizes] = field(default_factory=list)
@@ -348,7 +348,7 @@ class FunctionNode(TracedNode):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return False
 
 
@@ -364,27 +364,27 @@ class Selection(FunctionNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Centred(FunctionNode):
+class CentredSignal(FunctionNode):
     """A signal less its mean along a slot: linear, so that the signal itself may be taken off again."""
 
 
 @dataclass(eq=False, kw_only=True)
-class FewChosen(FunctionNode):
+class PartialTopK(FunctionNode):
     """The values of a top-K that leaves entries out; groups of experts are chosen by it, and no equation says it."""
 
     name: str = "few_chosen"
 
 
 @dataclass(eq=False, kw_only=True)
-class Stopped(FunctionNode):
+class StoppedGradient(FunctionNode):
     """A signal through which no gradient passes."""
 
     name: str = "stopped"
-    exact: Callable[..., Tensor] | None = field(default=lambda v: v)
+    value_function: Callable[..., Tensor] | None = field(default=lambda v: v)
 
 
 @dataclass(eq=False, kw_only=True)
-class Shift(TracedNode):
+class ShiftedSignal(TracedNode):
     """A signal to which a constant is added.
 
     Attributes:
@@ -403,7 +403,7 @@ class Shift(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Pick(TracedNode):
+class EntryPick(TracedNode):
     """One entry along a slot of the source.
 
     Attributes:
@@ -422,7 +422,7 @@ class Pick(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class SameSize(TracedNode):
+class SameSizeNode(TracedNode):
     """A tensor of the size of its source, the first one.
 
     Attributes:
@@ -433,23 +433,23 @@ class SameSize(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Scale(SameSize):
+class ScaledSignal(SameSizeNode):
     """A signal times a number.
 
     Attributes:
         factor: The number, at every build.
     """
 
-    factor: Vector = ()
+    factor: PerBuild = ()
 
 
 @dataclass(eq=False, kw_only=True)
-class Rotation(SameSize):
+class Rotation(SameSizeNode):
     """A rotated signal, which meets the signal itself as that meets itself (rotary positions)."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Permutation(SameSize):
+class Permutation(SameSizeNode):
     """The entries of a signal in another order.
 
     Attributes:
@@ -460,14 +460,14 @@ class Permutation(SameSize):
 
 
 @dataclass(eq=False, kw_only=True)
-class Entries(SameSize):
+class EntrySelection(SameSizeNode):
     """Some entries of a signal along an axis that does not grow."""
 
 
 # walks --------------------------------------------------------------------------------------------------------------
 
 
-def walk(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
+def walk_graph(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
     """Yield every node once, sources first.
 
     Args:
@@ -485,17 +485,17 @@ def walk(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
             stack += [(c, False) for c in reversed(node.children)]
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def asked_once(function: Callable[[TracedNode], Answer]) -> Callable[[TracedNode], Answer]:
+def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedNode], Result]:
     """Make a function of a node keep its answer with the node."""
 
     @wraps(function)
-    def ask(node: TracedNode) -> Answer:
-        if function not in node.answers:
-            node.answers[function] = function(node)
-        answer: Answer = node.answers[function]
+    def look_up(node: TracedNode) -> Result:
+        if function not in node.cache:
+            node.cache[function] = function(node)
+        answer: Result = node.cache[function]
         return answer
 
-    return ask
+    return look_up
