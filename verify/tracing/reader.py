@@ -66,7 +66,7 @@ class Reader:
         fixed: constants of the equations, by their entries.
         frozen: constants that vary along a growing axis, by their entries.
         held: tensors that were computed without gradients (``torch.no_grad``).
-        cut: slices and entries of nodes, by number of the node, slot and positions.
+        cut: cached slices and entries of nodes, by number of the node, dimension and positions.
         chosen: K of the last top-K that was recorded with all experts selected, at every build.
     """
 
@@ -160,7 +160,7 @@ class Reader:
                 self._put(call, k, r, view)
 
     def _put(self, call: TorchCall, k: int, ref: TensorRef, view: Any) -> None:
-        """Stores the view of a result of a call.
+        """Stores the view of one result of a call, so that later calls can read it.
 
         Args:
             call: the call.
@@ -267,7 +267,7 @@ class Reader:
         return x if isinstance(x, View) else self.numbers(self.vector(x))
 
     def vector(self, x: Any) -> Any:
-        """Returns a number as a tuple of its values at every build."""
+        """Returns the values of a number at every build as a tuple; anything else is returned unchanged."""
         return x if isinstance(x, VaryingNumber) else self.same_everywhere(x)
 
     def same_everywhere(self, k: int) -> Sizes:
