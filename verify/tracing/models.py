@@ -228,8 +228,7 @@ def _record_build(build: Build, sizes: Mapping[str, int], force_topk: int | None
 
 
 class SizesTooSmall(Unreadable):
-    """The module cannot be read at these sizes, because something has one entry that grows (such as one head); larger
-    sizes help."""
+    """The error for a module that must be read at larger sizes: at these, a growing dimension has only one entry."""
 
 
 def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -248,7 +247,8 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, f
 
     The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
     much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
-    axis of its own, and the recordings make all experts active (``record(every=K)``) so that each of them is seen.
+    axis of its own, and the recordings make all experts active (``record_forward(..., every=K)``), so that each of them
+    is seen.
 
     Args:
         build: function that returns the module at given sizes.
