@@ -183,7 +183,7 @@ class RecordedFunction:
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
     def make_key(self) -> tuple[Any, ...]:
-        """A key that is equal for two functions that consist of the same calls with the same constants."""
+        """Returns a key that is equal for two functions that consist of the same calls with the same constants."""
         names = {self.x: 0}
 
         def describe_ref(ref: TensorRef) -> Any:

@@ -148,7 +148,7 @@ class View:
 
     def get_sizes(self, dim: int, builds: int) -> Sizes:
         """Return the size of a dimension at every build."""
-        sizes = [self.index(e).sizes for e in self.dims[dim]]
+        sizes = [self.get_index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds
 
     def to_torch(self, value: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class View:
         for k, e in enumerate(entries):
             if not isinstance(e, int):
                 value = value.unsqueeze(k)
-        whole = [value.shape[k] if isinstance(e, int) else self.index(e).sizes[0] for k, e in enumerate(entries)]
+        whole = [value.shape[k] if isinstance(e, int) else self.get_index(e).sizes[0] for k, e in enumerate(entries)]
         value, at, shape = value.expand(whole), 0, []
         for dim in self.dims:
             shape.append(prod(whole[at : at + len(dim)]))
@@ -172,7 +172,7 @@ class View:
             like: A tensor of the shape of the node's value.
         """
         entries = [e for dim in self.dims for e in dim]
-        whole = [like.shape[e] if isinstance(e, int) else self.index(e).sizes[0] for e in entries]
+        whole = [like.shape[e] if isinstance(e, int) else self.get_index(e).sizes[0] for e in entries]
         value = value.reshape(whole)
         for k in reversed(range(len(entries))):
             if not isinstance(entries[k], int):

@@ -505,7 +505,7 @@ Result = TypeVar("Result")
 
 
 def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedNode], Result]:
-    """Decorate a function of a node so that its result is cached in the node."""
+    """Make a function of a node cache its result in the node."""
 
     @wraps(function)
     def look_up(node: TracedNode) -> Result:
