@@ -28,8 +28,8 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
 from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
+from scaling_algebra.verify.tracing.model_loading import ModelOption
 from scaling_algebra.verify.tracing.readings import read_module
-from scaling_algebra.verify.tracing.sources import ModelOption
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
