@@ -85,7 +85,7 @@ class Verb(click.Command):
 
 
 class QuestionFlag(click.Option):
-    """The flag that chooses a form of a command; its help lists which of the command's options this form takes."""
+    """The flag that chooses a form of a command (``--formula``); its help text lists the options of this form."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -103,7 +103,7 @@ def list_option_names(command: click.Command) -> list[str]:
 
 
 class Name(click.ParamType[str]):
-    """Parameter type: a name in a registry, in any case. Shells complete it, and a wrong one gets a suggestion."""
+    """Parameter type: one of some known names, in upper or lower case. Shells complete it; errors suggest a name."""
 
     name = "name"
 

@@ -395,10 +395,10 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
 
 
 def _find_untrained_stream(network: Network) -> str:
-    """Returns a signal that the layers read although nothing that makes it trains, or "".
+    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if none exists.
 
-    One layer is read for all, so the change of its input by other layers is lost; here that is the only change there
-    is.
+    When one layer is read as representative of all, changes of its input by earlier layers are not seen. For such a
+    signal these are the only changes, so that the answer would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}

@@ -33,7 +33,9 @@ POSITION_CALLS = {"getitem", "narrow", "slice", "split", "split_with_sizes", "se
 
 
 def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes that must be read at a larger size, each with the ratio to its size in the first run.
+    """Returns the axes along which a constant may change at larger sizes, so that one larger build must be recorded.
+
+    The value of each axis is the ratio of the larger size to its size in the first recording.
 
     Args:
         runs: recordings, numbered like the first; each but the first has one axis doubled.
@@ -41,7 +43,7 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
         base: the sizes of the first run.
 
     Raises:
-        Unreadable: positions are compared with a number that is larger than any build.
+        Unreadable: the module compares positions along an axis with a number larger than any size that can be built.
     """
     moving, found = set(live), dict[str, int]()
     alike: set[int] = set()  # constants without a difference along any axis that grows
