@@ -79,7 +79,9 @@ def place(ray: Ray, record: Mapping[str, Any]) -> str:
 
 
 def locate_ray(configuration: Configuration) -> str:
-    """Returns a phrase that says in which cell of its map the ray of a configuration lies, such as ``cell A: M >= N (proved)``.
+    """Returns a phrase that says in which cell of its map the ray of a configuration lies.
+
+    An example is ``cell A: M >= N (proved)``.
 
     The map is that of the configuration's optimizer and parameterization; the phrase is empty if none is stored.
     """
