@@ -80,14 +80,16 @@ def command(
 ) -> tuple[Answer, int]:
     """Print how the minimum of a sum, a loss or a risk scales, as powers of the quantities that grow.
 
-    For a SUM of monomials (with --in), print the powers of its minimum and of the optimum, and which terms balance.
-    Names in bases are quantities, names in exponents are positive parameters. Without --min, print which term is the
-    largest for which values.
+    WHAT is one of three. (1) A sum of monomials, such as "N^(-2*beta/d) + N/n", with the quantities that grow in --in.
+    If --min names quantities to minimise over, the command prints the powers of the minimum and of the optimum, and
+    which terms balance; otherwise it prints where each term is the largest. Names in bases are quantities, names in
+    exponents are positive parameters.
 
-    For a shipped law (moe-transformer, chinchilla) or a TOML file, print the exponents and identities of every axis.
+    (2) A shipped law (moe-transformer, chinchilla) or a TOML file with one: the command prints the exponents of every
+    way to grow, and whether the published equations between them are true.
 
-    For assumptions (switch-cluster, or a TOML file with assume), print the range of every exponent and what bounds it.
-    The exit code is 1 if assumptions or constraints contradict each other.
+    (3) A set of assumptions (switch-cluster, or a TOML file with assume): the command prints the range of every
+    exponent and the assumptions that bound it. The exit code is 1 if assumptions or constraints contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
     from scaling_algebra.laws.law import LawAnswer, invert_exponent, law

@@ -42,7 +42,7 @@ from scaling_algebra.verify.studies.transfer import (
     study_transfer,
     sweep_rates,
 )
-from scaling_algebra.verify.tracing.sources import load_function
+from scaling_algebra.verify.tracing.model_loading import load_function
 
 from ..shared import scalecalc
 

@@ -47,8 +47,7 @@ from scaling_algebra.verify.tracing.gradients import join_names
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, find_parameters
 from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.recording import find_output, guard_forward
-from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
-from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
+from scaling_algebra.verify.tracing.shapes import CHOSEN_FEW, drop_fixed_map_notes
 
 from .crossovers import suspend_converging_rows, suspend_crossovers
 from .expected_exponents import get_signal, predict_exponents

@@ -23,7 +23,7 @@ from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import TracedModel
 from scaling_algebra.verify.tracing.building import Inputs, build_module, call_build, in_float64
-from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.gradients import match_roles
 from scaling_algebra.verify.tracing.measuring import TrainingWatch, find_parameters
 from scaling_algebra.verify.tracing.recording import find_output
 from scaling_algebra.waiting import iterate_with_progress
@@ -225,7 +225,7 @@ def measure_gradients(
         for _ in train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
             for e in p.entries:
                 if e.tensor.grad is not None:
-                    for role in roles_of([e.name], numbers)[e.name]:
+                    for role in match_roles([e.name], numbers)[e.name]:
                         size = float(e.tensor.grad.square().mean().sqrt())
                         found[role] = max(size, found.get(role, TINY))
         if all(found.get(role, TINY) > TINY for role in asked):

@@ -22,9 +22,9 @@ from scaling_algebra.verify.tracing.building import call_build, limit_sizes
 from scaling_algebra.verify.tracing.config_probing import ConfigDifference, probe_config
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names, read_probed_config
 from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
-from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, roles_of
+from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, match_roles
+from scaling_algebra.verify.tracing.model_loading import WIDTHS
 from scaling_algebra.verify.tracing.readings import read_module
-from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
 from .initial_values import build_twin
@@ -42,15 +42,15 @@ ODD = (
 
 @dataclass(frozen=True)
 class PlanSubject:
-    """A model to plan.
+    """A model to plan, with everything that its plan is computed from.
 
     Attributes:
         model: the module at the target.
         base: the sizes of the tuned model.
         target: the sizes of ``model``.
-        reading: the traced module.
-        readings: one for each kind of layer (dense, mixture of experts).
-        small: for each reading, a module at the sizes at which it was traced.
+        reading: the equations and parameters that tracing found (``TracedModel``).
+        readings: one reading for each kind of layer (dense, mixture of experts).
+        small: for each reading, a module at the small sizes at which it was traced.
         twins: the same modules under another seed.
         records: configurations, as for ``parts.locate_parts``.
         tuned: a module to compare frozen tensors with, and its sizes; None if there is none.
@@ -105,7 +105,11 @@ def _read_build_function(
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Builds the subject of a reading and returns the sizes that it has wrong, as text."""
+        """Returns, as text, the sizes of the module that grow otherwise than a reading says.
+
+        Args:
+            reading: the reading to test.
+        """
         made[:] = [_build_subject(build, reading, base, target)]
         made[0] = replace(made[0], odd=find_odd_growth(made[0], bare))
         return "; ".join(made[0].odd)
@@ -151,7 +155,7 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
     beside = [ConfigDifference() if other is None else x.compare(other) for x in kinds]
     builds = [x.make_builder(deep, difference) for x, difference in zip(kinds, beside, strict=True)]
     state = {e.name: FROZEN if e.frozen else "" for e in iterate_entries(model)}
-    found = [roles_of(state, x.roles) for x in readings]
+    found = [match_roles(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.with_frozen({n: why for n, why in state.items() if n not in there})
@@ -198,7 +202,7 @@ def _get_config(model: nn.Module) -> Any:
 def _find_unread(model: nn.Module, reading: TracedModel) -> list[str]:
     """Returns the trainable parameters that a reading does not contain."""
     train = [e.name for e in iterate_entries(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
+    return [name for name, roles in match_roles(train, reading.roles).items() if not roles]
 
 
 def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
@@ -215,7 +219,7 @@ def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
 
 
 def _build_on_meta(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.Module:
-    """Builds the module without values (on meta), or with values if that fails."""
+    """Builds the module on the meta device, without values; if that fails, builds it with values."""
     try:
         with torch.device("meta"):
             return call_build(model, dict(sizes))[0]
@@ -238,7 +242,7 @@ def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
     entries = {e.name: e for e in iterate_entries(subject.model)}
     known = {role: network for x in subject.readings for network in x.networks for role in network.tensors}
     odd: dict[str, None] = {}
-    for name, roles in roles_of(entries, known).items():
+    for name, roles in match_roles(entries, known).items():
         before = counts.get(name, counts.get(mask_numbers(name)))
         if roles and before is not None:
             network = known[roles[0]]
