@@ -130,7 +130,7 @@ class TensorOptimizer(Name):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if "=" not in str(value):  # with others, this is one of several
+        if "=" not in str(value):  # A=B assigns to single tensors and is checked later
             trained_by(str(value))
         return str(value)
 
@@ -167,8 +167,8 @@ class PathType(click.ParamType[Path]):
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # what that means depends on what the path is for
-        except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
+            pass  # whether this is an error depends on the use of the path
+        except (OSError, ValueError) as error:  # a circular link, a name that is too long
             raise UsageError(f"cannot use {path}: {files.describe_cause(error)}; choose another name") from None
         return path
 

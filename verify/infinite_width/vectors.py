@@ -124,7 +124,7 @@ class Space:
             return float(i == j)
         if (i, j) not in self._products:
             units = np.eye(len(self.atoms))
-            if first is None or second is None:  # of a Gaussian, the part that the function depends on
+            if first is None or second is None:  # the part of the Gaussian that the function depends on
                 gaussian, inside = (i, second) if first is None else (j, first)
                 assert inside is not None
                 nodes, weights = build_quadrature(len(inside.rows))
