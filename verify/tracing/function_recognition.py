@@ -96,7 +96,7 @@ class DominatorTree:
         for number in (*run.parameters, *run.inputs):
             self._add_tensor(number, ROOT)
         for k, call in enumerate(run.calls):
-            read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
+            read = {r.number for r in call.iterate_inputs()}
             live = [n for n in read if n in self.parent]
             # A function of frozen tensors only, such as a table of angles, is a constant.
             live = [] if run.frozen.issuperset(live) else live
@@ -133,7 +133,7 @@ class DominatorTree:
 
     def list_live_arguments(self, call: TorchCall) -> list[int]:
         """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
-        return [r.number for r in iterate_refs((call.arguments, call.keywords)) if r.number in self.parent]
+        return [r.number for r in call.iterate_inputs() if r.number in self.parent]
 
     def list_calls_between(self, x: int, y: int) -> list[int]:
         """Returns the positions of the calls that compute y from x, in order."""
@@ -203,7 +203,7 @@ class RecordedFunction:
 
 @dataclass(frozen=True)
 class KnownFunction:
-    """A recognised function: y = numbers * f(x) + middle.
+    """A recognised function: y = factors * f(x) + offset.
 
     Attributes:
         functions: the function that was probed, at every build.
@@ -266,7 +266,7 @@ class KnownFunctions:
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
-            read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
+            read = {r.number for r in call.iterate_inputs()}
             for number in {r.number for r in iterate_refs(call.result)} & self.needed - read:
                 known = None if number in self.excluded else self.find_function(number)
                 if known is not None:

@@ -41,8 +41,7 @@ def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) 
     made: dict[int, TracedNode] = {}
     for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
-        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        made[node.number] = change(node if alike else node.copy_with(sources=sources))
+        made[node.number] = change(node.with_sources(sources))
     return made[root.number]
 
 
@@ -145,7 +144,7 @@ class View:
 
     def get_sizes(self, dim: int, builds: int) -> Sizes:
         """Return the size of a dimension at every build."""
-        sizes = [self.index(e).sizes for e in self.dims[dim]]
+        sizes = [self.get_index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds
 
     def to_torch(self, value: Tensor) -> Tensor:
@@ -155,7 +154,7 @@ class View:
         for k, e in enumerate(entries):
             if not isinstance(e, int):
                 value = value.unsqueeze(k)
-        whole = [value.shape[k] if isinstance(e, int) else self.index(e).sizes[0] for k, e in enumerate(entries)]
+        whole = [value.shape[k] if isinstance(e, int) else self.get_index(e).sizes[0] for k, e in enumerate(entries)]
         value, at, shape = value.expand(whole), 0, []
         for dim in self.dims:
             shape.append(prod(whole[at : at + len(dim)]))
@@ -169,7 +168,7 @@ class View:
             like: A tensor of the shape of the node's value.
         """
         entries = [e for dim in self.dims for e in dim]
-        whole = [like.shape[e] if isinstance(e, int) else self.index(e).sizes[0] for e in entries]
+        whole = [like.shape[e] if isinstance(e, int) else self.get_index(e).sizes[0] for e in entries]
         value = value.reshape(whole)
         for k in reversed(range(len(entries))):
             if not isinstance(entries[k], int):

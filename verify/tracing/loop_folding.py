@@ -143,9 +143,7 @@ class LoopFolder:
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
         """Return the node with its sources folded."""
-        sources = tuple((self.fold_node(c), labels) for c, labels in node.sources)
-        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        return node if alike else node.copy_with(sources=sources)
+        return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
         """Return the terms of a sum of sums, and add the sums inside to ``prefixes``."""
@@ -331,8 +329,7 @@ class MergedTerms:
                 new[slot] = label
             sources.append((c, tuple(new)))
         if not folds:
-            alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
-            return first if alike else first.copy_with(sources=tuple(sources)), [*first.slots], None
+            return first.with_sources(tuple(sources)), [*first.slots], None
         made = first.copy_with(sources=tuple(sources), indices=[*first.indices, self.loop_index])
         if isinstance(made, ContractionNode):
             made.out, made.labels = (*made.out, mine), {**made.labels, mine: self.loop_index}

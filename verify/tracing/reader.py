@@ -131,7 +131,7 @@ class Reader:
         call, found = calls[0], self.known_functions.found
         results, numbers = (
             list(iterate_refs(call.result)),
-            {r.number for r in iterate_refs((call.arguments, call.keywords))},
+            {r.number for r in call.iterate_inputs()},
         )
         self.values = [[run.get_tensor(r) for run in self.runs] for r in results]
         self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
@@ -155,7 +155,7 @@ class Reader:
             if has_trained_parameter(self, self.views[number].node):
                 self.views[number] = stop_gradient(self, self.views[number])
             self.no_grad_tensors.discard(number)
-        read = [self.get_view(r) for r in iterate_refs((call.arguments, call.keywords))]
+        read = [self.get_view(r) for r in call.iterate_inputs()]
         if all(v.is_constant for v in read):
             self.views |= {r.number: self.make_constant(v) for r, v in zip(results, self.values, strict=True)}
             return
@@ -363,10 +363,7 @@ def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any)
         Unreadable: the sum is smaller than 1e-9 of its largest term.
     """
     if isinstance(made, View) and isinstance(made.node, SumNode):
-        terms = (
-            reader.runs[0].tensors.get(r.number)
-            for r in iterate_refs((reader.calls[0].arguments, reader.calls[0].keywords))
-        )
+        terms = (reader.runs[0].tensors.get(r.number) for r in reader.calls[0].iterate_inputs())
         size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
         got = float(reader.runs[0].tensors[results[0].number].abs().max())
         if size and min(size) > 0 and got <= 1e-9 * max(size):

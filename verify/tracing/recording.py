@@ -79,6 +79,10 @@ class TorchCall:
     stale: frozenset[int] = frozenset()
     without_gradients: bool = False
 
+    def iterate_inputs(self) -> Iterator[TensorRef]:
+        """Yields the references to the tensors among the arguments, in order."""
+        return iterate_refs((self.arguments, self.keywords))
+
     def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
         """Runs the call again on other tensors and returns the resulting tensors.
 
@@ -663,7 +667,7 @@ def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set
     """
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in iterate_refs(call.result)):
-            numbers |= {x.number for x in iterate_refs((call.arguments, call.keywords))}
+            numbers |= {x.number for x in call.iterate_inputs()}
     return numbers
 
 
@@ -682,9 +686,7 @@ def find_balance_buffers(run: Recording) -> list[str]:
 
     Such a buffer is the bias of load balancing without an auxiliary loss.
     """
-    scores = {
-        x.number for call in run.calls if call.name == "topk" for x in iterate_refs((call.arguments, call.keywords))
-    }
+    scores = {x.number for call in run.calls if call.name == "topk" for x in call.iterate_inputs()}
     shifting, passed = _find_ancestors(run, scores), _find_ancestors(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
 
