@@ -18,12 +18,12 @@ from scaling_algebra.verify.tracing import (
     elementwise,
     equation_writer,
     function_recognition,
-    indices,
     linear_probe,
     models,
     recognised_functions,
     recording,
     rules,
+    slicing,
     trace_equations,
 )
 from scaling_algebra.verify.tracing.readings import read_module
@@ -775,7 +775,7 @@ def rolled(f):
         (rules, "convert_constant", turned_over, CONV, "conv2d"),
         (recognised_functions, "convert_constant", turned_over, NORMED, "with --network"),
         (rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
-        (indices, "make_fixed_constant", rolled, RELATIVE, "add"),
+        (slicing, "make_fixed_constant", rolled, RELATIVE, "add"),
         (elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
     ],
     ids=["linear", "complex", "patches", "batch norm", "pooling", "places", "parts"],

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .equation_constants import convert_constant, make_fixed_constant, varies_along_growing_axis
 from .graph import NUMBER_IN_NAME, View, multiply_factors
-from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
 from .nodes import (
     CentredSignal,
     Concatenation,
@@ -39,6 +39,7 @@ from .nodes import (
 from .permuted_copies import find_permuted_pair, has_negated_entries
 from .products import NEGATED_COPY, act_on_constant, assign_broadcast_keys, assign_labels, contract_views
 from .reader import Reader
+from .slicing import select_entry
 
 FIXED_SUM_FUNCTIONS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""

@@ -559,10 +559,8 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
     """
     along: Any = over[0] if len(over) == 1 else over
     for name, f in DIM_FUNCTIONS.items():
-        numbers, near = (
-            [],
-            VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE,
-        )  # strict: the rest of a mean grows with the width
+        numbers = []
+        near = VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE  # strict: the rest of a mean grows with the width
         for g in maps:
             at = [s * draw_normal(g.argument, 5 + k) for k, s in enumerate(PROBE_SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at

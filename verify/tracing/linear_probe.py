@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from .elementwise import add_constant, add_views, compute_structure_key
+from .equation_constants import collapse_constant, make_fixed_constant
 from .graph import Dims, View
-from .indices import collapse_constant, make_fixed_constant
 from .nodes import IndexClass, PartialTensor
 from .products import contract_views
 from .reader import Reader

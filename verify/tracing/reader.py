@@ -2,7 +2,7 @@
 
 The recordings (builds) have the same calls at different sizes. When a call splits a dimension, as
 ``x.view(heads, -1)`` does, the dimension of the parameter or input that it comes from is split, and the reading
-restarts from the beginning. Read next: ``indices.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
+restarts from the beginning. Read next: ``slicing.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
 (checks the equations).
 """
 
@@ -78,13 +78,11 @@ class Reader:
         read_function: Callable[[Reader, KnownFunction, int], View],
         known_functions: KnownFunctions,
     ):
-        self.runs, self.builds, self.splits, self.apply_rule, self.read_function = (
-            runs,
-            len(runs),
-            splits,
-            apply_rule,
-            read_function,
-        )
+        self.runs = runs
+        self.builds = len(runs)
+        self.splits = splits
+        self.apply_rule = apply_rule
+        self.read_function = read_function
         self.known_functions = known_functions
         self.views: dict[int, View] = {}
         self.read_calls: list[tuple[TorchCall, TensorRef, View]] = []
@@ -129,18 +127,14 @@ class Reader:
             calls: the call at every build.
         """
         call, found = calls[0], self.known_functions.found
-        results, numbers = (
-            list(iterate_refs(call.result)),
-            {r.number for r in call.iterate_inputs()},
-        )
+        results = list(iterate_refs(call.result))
+        numbers = {r.number for r in call.iterate_inputs()}
         self.values = [[run.get_tensor(r) for run in self.runs] for r in results]
         self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
         for k, r in enumerate(results):
             if r.number in found and r.number not in numbers:
-                x, told = (
-                    self.get_view(TensorRef(found[r.number].argument)),
-                    partial(self.read_function, self, found[r.number], r.number),
-                )
+                x = self.get_view(TensorRef(found[r.number].argument))
+                told = partial(self.read_function, self, found[r.number], r.number)
                 made = (
                     [self.make_constant(v) for v in self.values]
                     if x.is_constant

@@ -27,9 +27,9 @@ from .elementwise import (
     scale_view,
     skip_same_size_nodes,
 )
+from .equation_constants import convert_constant
 from .function_recognition import KnownFunction
 from .graph import View
-from .indices import convert_constant
 from .nodes import (
     CentredSignal,
     FunctionNode,

@@ -285,13 +285,11 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, strict: bool = True, force_topk: int | None = None, decompose: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.force_topk_all, self.decompose, self.path = (
-            Recording(),
-            strict,
-            force_topk,
-            decompose,
-            [""],
-        )
+        self.run = Recording()
+        self.strict = strict
+        self.force_topk_all = force_topk
+        self.decompose = decompose
+        self.path = [""]
         self.ids: dict[int, int] = {}
         self.live_tensors: list[Tensor] = []
         self.versions: dict[int, int] = {}
@@ -336,11 +334,8 @@ class Recorder(TorchFunctionMode):
         if name == "einsum" and isinstance(args[0], str):
             args = self._record_pairs(func, *_parse_einsum(*args))
         if name in PYTHON_CONVERSIONS and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
-            every = (
-                ", or let build return K = M (all experts active)"
-                if any(c.name == "topk" for c in self.run.calls)
-                else ""
-            )
+            selects = any(c.name == "topk" for c in self.run.calls)
+            every = ", or let build return K = M (all experts active)" if selects else ""
             todo = f"equations would hold only for these values; remove the branch (assert, early exit){every}"
             raise self.fail(name, f"Python code branches on a computed tensor; {todo}")
         if isinstance(keywords.get("out"), Tensor):
