@@ -16,6 +16,7 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import (
     Unreadable,
     elementwise,
+    equation_constants,
     equation_writer,
     function_recognition,
     linear_probe,
@@ -23,7 +24,6 @@ from scaling_algebra.verify.tracing import (
     recognised_functions,
     recording,
     rules,
-    slicing,
     trace_equations,
 )
 from scaling_algebra.verify.tracing.readings import read_module
@@ -775,7 +775,7 @@ def rolled(f):
         (rules, "convert_constant", turned_over, CONV, "conv2d"),
         (recognised_functions, "convert_constant", turned_over, NORMED, "with --network"),
         (rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
-        (slicing, "make_fixed_constant", rolled, RELATIVE, "add"),
+        (equation_constants, "make_fixed_constant", rolled, RELATIVE, "add"),
         (elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
     ],
     ids=["linear", "complex", "patches", "batch norm", "pooling", "places", "parts"],
