@@ -245,7 +245,7 @@ class KnownFunctions:
         runs: the recordings, one for each build.
         tree: the dominator tree of the first.
         excluded: tensors that must be read from the call that makes them.
-        results: results of probing, by ``Map.mark`` at every build.
+        results: results of probing, by ``RecordedFunction.make_key`` at every build.
         needed: the tensors that the output is read from.
         found: the recognised function of each tensor that has one.
     """
@@ -286,28 +286,24 @@ class KnownFunctions:
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
         last = run.calls[self.tree.producer[y]]
-        if self._are_plain_calls([last]) and (
-            not (own := self.tree.list_live_arguments(last)) or self._list_same_shape_dominators(own[0])
-        ):
+        own = self.tree.list_live_arguments(last)
+        if self._are_plain_calls([last]) and (not own or self._list_same_shape_dominators(own[0])):
             return None
-        chain = [
-            x
-            for x in self._list_same_shape_dominators(y)
-            if not self._are_plain_calls([run.calls[k] for k in self.tree.list_calls_between(x, y)])
-        ]
+        dominators = self._list_same_shape_dominators(y)
+        chain = [x for x in dominators if not self._has_plain_calls_between(x, y)]
         answers = [known for x in chain if (known := self.recognise_pair(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
-        if best is None or (
-            best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, self.tree.list_live_arguments(last)))
-        ):
+        if best is None or (best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, own))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
             # If only factors and reshapes lie between, the later argument is as good.
-            if self._are_plain_calls(
-                [run.calls[k] for k in self.tree.list_calls_between(best.argument, near.argument)]
-            ):
+            if self._has_plain_calls_between(best.argument, near.argument):
                 best = near
         return best
+
+    def _has_plain_calls_between(self, x: int, y: int) -> bool:
+        """Tests whether all calls that compute y from x are plain (see ``_are_plain_calls``)."""
+        return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
         """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
@@ -362,10 +358,13 @@ class KnownFunctions:
         Args:
             call: the sum.
         """
-        read = [] if call is None else self.tree.list_live_arguments(call)
-        if len(read) != 2 or not (chain := self.tree.list_dominators(next(iterate_refs(call.result)).number)):  # type: ignore[union-attr]
+        if call is None:
             return False
-        x, y = chain[-1], next(iterate_refs(call.result)).number  # type: ignore[union-attr]
+        y = next(iterate_refs(call.result)).number
+        read, dominators = self.tree.list_live_arguments(call), self.tree.list_dominators(y)
+        if len(read) != 2 or not dominators:
+            return False
+        x = dominators[-1]
         v = draw_normal(self.runs[0].tensors[x], 3)
         with in_float64():
             maps = [self.make_functions(x, z)[0] for z in (*read, y)]

@@ -248,7 +248,8 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, f
 
     The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
     much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
-    axis of its own, and the recordings make all experts active (``record(every=K)``) so that each of them is seen.
+    axis of its own, and the recordings make all experts active (``record_forward(force_topk=K)``) so that each of them
+    is seen.
 
     Args:
         build: function that returns the module at given sizes.

@@ -269,8 +269,8 @@ class Recorder(TorchFunctionMode):
 
     Args:
         strict: whether converting a computed tensor to a Python number is an error, since a branch may depend on it.
-        every: as for ``record_forward``.
-        apart: as for ``record_forward``.
+        force_topk: as for ``record_forward``.
+        decompose: as for ``record_forward``.
 
     Attributes:
         run: the recording.

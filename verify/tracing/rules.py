@@ -122,7 +122,7 @@ def _get_for_dim(given: Any, d: int, n: int) -> Any:
     """Returns the number for dimension d, given one number for all n dimensions or a list with one for each.
 
     Examples:
-        >>> _get_for_dim((2, 3), 1, 2), _each(4, 1, 2)
+        >>> _get_for_dim((2, 3), 1, 2), _get_for_dim(4, 1, 2)
         (3, 4)
     """
     return given[d if len(given) == n else 0] if isinstance(given, list | tuple) else given
