@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     "--output",
     type=PathType(),
     metavar="DIR|FILE",
-    help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
+    help="A folder for report.json, report.md, report.html and the state to resume an interrupted run from; or a file "
     "(ending .json, .md, ...) instead of stdout.",
 )
 @click.option(

@@ -66,7 +66,8 @@ def apply_function(function: Function, indices: str, x: Tensor) -> Tensor:
 
 
 def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
-    """Returns the torch function of a function: from ``OWN``, ``torch.nn.functional`` or ``torch``.
+    """Returns the torch function that computes a function of the language: from ``OWN``, ``torch.nn.functional`` or
+    ``torch``.
 
     Raises:
         UsageError: there is none.
@@ -170,7 +171,7 @@ class TorchNetwork(nn.Module):
 
         Args:
             weights: weights by tensor.
-            noise: noise by noise signal.
+            noise: values of the noise signals, by name.
             given: signals that are not computed but taken as they are.
         """
         replicas = len(next(iter(weights.values())))
@@ -205,7 +206,7 @@ class TorchNetwork(nn.Module):
         Args:
             s: the equation.
             signal: returns a signal by name.
-            noise: noise by noise signal.
+            noise: values of the noise signals, by name.
         """
         indices = self.network.signals[s.out]
         if isinstance(s, Sum):

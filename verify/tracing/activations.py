@@ -34,8 +34,8 @@ def is_generic_activation(f: Callable[[Tensor], Tensor]) -> bool:
         f: the function, of a tensor of any shape.
 
     Examples:
-        >>> is_generic_activation(torch.nn.functional.elu), generic(torch.exp), generic(torch.cos)
-        (True, False, False)
+        >>> is_generic_activation(torch.nn.functional.elu), is_generic_activation(torch.exp)
+        (True, False)
     """
     u, middle = _GRID, f(0 * _GRID)
     values = [measure_properties(lambda u, sign=sign: sign * (f(u) - f(0 * u))) for sign in (1, -1)]  # type: ignore[misc]
@@ -105,8 +105,8 @@ def find_function_of_class(f: Callable[[Tensor], Tensor], name: str = "") -> str
     Examples:
         >>> find_function_of_class(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
         'silu'
-        >>> find_function_of_class(lambda x: 1 + torch.tanh(x)), classified(torch.exp), classified(lambda x: 3 * x)
-        ('sigmoid', 'exp', '')
+        >>> [find_function_of_class(f) for f in (torch.exp, lambda x: 1 + torch.tanh(x), lambda x: 3 * x)]
+        ['exp', 'sigmoid', '']
     """
     both = (measure_properties(f), measure_properties(lambda u: -f(u)))
     names = sorted(ELEMENTWISE_FUNCTIONS, key=lambda x: x != name)
@@ -114,7 +114,7 @@ def find_function_of_class(f: Callable[[Tensor], Tensor], name: str = "") -> str
 
 
 def fit_function(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
-    """Finds a function k of the language, a number c and a constant b such that f(u) = c k(u) + b.
+    """Finds a function k of the network language, a factor c and a constant b such that f(u) = c k(u) + b.
 
     The values must agree up to ``MAX_FUNCTION_DIFFERENCE`` (so that approximations of GELU are accepted), also far from
     zero.
@@ -123,9 +123,9 @@ def fit_function(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | No
         The name of k, c and b; None if there is no such function.
 
     Examples:
-        >>> fit_function(lambda x: -2 * x.clamp(min=0)), fitted(lambda x: 1 + torch.tanh(x))
+        >>> fit_function(lambda x: -2 * x.clamp(min=0)), fit_function(lambda x: 1 + torch.tanh(x))
         (('relu', -2.0, 0.0), ('tanh', 1.0, 1.0))
-        >>> fit_function(lambda x: 3 * x), fitted(lambda x: x.clamp(0, 50))
+        >>> fit_function(lambda x: 3 * x), fit_function(lambda x: x.clamp(0, 50))
         (None, None)
     """
     at, y = _GRID / 2, f(_GRID / 2)

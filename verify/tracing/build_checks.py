@@ -20,8 +20,11 @@ PATCHABLE_OBJECTS: Mapping[Any, tuple[str, Any]] = {
 
 
 def find_optimizers(value: Any) -> list[torch.optim.Optimizer]:
-    """Returns the optimizers in a value: itself, or all items of a list, tuple or dict; an empty list if any item is
-    none."""
+    """Returns the torch optimizers that a value consists of.
+
+    The value is an optimizer, or a list, tuple or dict of optimizers. If anything in it is not an optimizer, the result
+    is an empty list.
+    """
     several = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, list | tuple) else [value]
     return several if all(isinstance(x, torch.optim.Optimizer) for x in several) else []
 

@@ -35,11 +35,11 @@ Build = Callable[[dict[str, int]], Any]
 
 
 class GuessedInput(tuple[Any, ...]):
-    """Positional arguments that were guessed, because ``build`` returned no input."""
+    """The positional arguments of ``forward``, guessed because ``build`` returned no input."""
 
 
 class RequestedSizes(dict[str, int]):
-    """Sizes that record which axes ``build`` reads, and give a default for those that are missing."""
+    """A dict of sizes for a first call of ``build``. It records which axes are read, and has a default for each."""
 
     def __missing__(self, axis: str) -> int:
         if len(self) >= MAX_AXES:
@@ -52,7 +52,7 @@ class RequestedSizes(dict[str, int]):
 
 
 class LimitedSizes(dict[str, int]):
-    """Sizes of some axes; ``get(axis, default)`` returns the default for any other axis.
+    """A mapping that hides some axes from ``build``: for these, ``sizes.get(axis, default)`` returns the default.
 
     Attributes:
         sizes: the sizes of all axes.
@@ -84,7 +84,7 @@ class MissingSize(KeyError):
 
 
 class GivenSizes(dict[str, int]):
-    """Sizes whose missing entries raise ``MissingSize``, which names the axis."""
+    """A dict of sizes in which reading a missing axis raises ``MissingSize``; the error names the axis."""
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)

@@ -69,8 +69,9 @@ def stack_tensors(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
 def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
     """Returns the concatenation of views along dimension d.
 
-    Along an axis that grows, the parts are kept until a product sums over it. Along an axis of fixed size, it is a sum
-    to leading order; constants among the parts are left out there, and zeros everywhere.
+    Along an axis that grows, the parts stay separate until a product sums over the axis. Along an axis of fixed size,
+    the concatenation is read as the sum of its parts, which has the same size; constant parts are omitted there. Parts
+    that are zero are always omitted.
 
     Args:
         reader: the reader.

@@ -1,4 +1,7 @@
-"""Sums, products and functions of tensors, entry by entry. Read next: ``rules.py``, ``rule_application.py``."""
+"""Builds the graph nodes of elementwise sums, products and functions of tensors.
+
+Read next: ``rules.py`` and ``rule_application.py`` (which calls they stand for).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ STRUCTURE_DEPTH = 6
 
 
 class PossibleCancellation(Unreadable):
-    """A difference that may cancel, however the call is read."""
+    """The error for a difference of two signals that may cancel, so that its size is unknown."""
 
 
 def derive_same_size(
@@ -74,10 +77,10 @@ def derive_same_size(
     entrywise: bool = False,
     **fields: Any,
 ) -> View:
-    """Return a tensor that is made of another one and has its size.
+    """Return the view of a tensor that is computed from another one and is as large (in powers of the sizes).
 
     Args:
-        value_function: Returns the value from that of x, in the dimensions of the view.
+        value_function: Computes the value of the tensor from that of x, in the dimensions of the view.
         kind: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
         entrywise: Whether ``value_function`` acts on every entry, whatever the shape.
         fields: Other attributes of the node.
@@ -95,11 +98,11 @@ def apply_function(
     kind: type[FunctionNode] = FunctionNode,
     **fields: Any,
 ) -> View:
-    """Return a function of a signal.
+    """Return the view of a function of a signal.
 
     Args:
-        value_function: Returns its value from that of the node of x.
-        over: The slots that it goes along; none where it acts entry by entry.
+        value_function: Computes the value of the function from the value of the node of x.
+        over: The dimensions of the node (slots) along which it acts, as a norm does; empty if it is elementwise.
         kind: The class of the node.
         fields: Other attributes of the node.
     """
@@ -111,7 +114,7 @@ def apply_function(
 
 
 def add_views(reader: Reader, views: Sequence[View]) -> View:
-    """Return a sum, entry by entry.
+    """Return the view of the elementwise sum of some views.
 
     Raises:
         Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
@@ -142,7 +145,9 @@ def add_views(reader: Reader, views: Sequence[View]) -> View:
 
 
 def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
-    """Return the terms of a sum, each once, if a signal is both added and subtracted in it; else None.
+    """Return the terms of a sum without those that cancel exactly, if a signal is both added and subtracted in it.
+
+    Returns None if no signal is both added and subtracted.
 
     Example: ``(a + b) - (a - c)  ->  b, c``.
 
@@ -171,9 +176,9 @@ def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
 
 
 def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
-    """Check that no two terms of a sum that have the same structure have opposite signs.
+    """Check that a sum has no two terms of opposite sign that are computed in the same way, since they may cancel.
 
-    The difference of two functions of one signal is accepted where it has all the powers that they have.
+    The difference of two functions of one signal is accepted if, as a polynomial, it has all powers that they have.
 
     Raises:
         Cancels: Two terms may cancel.
@@ -203,11 +208,12 @@ def _iterate_terms(
     through_functions: bool = False,
     stops: bool = False,
 ) -> Iterator[tuple[TracedNode, tuple[int, ...], PerBuild, bool]]:
-    """Yield the terms of a sum of sums.
+    """Yield the terms of a sum whose terms may be sums themselves.
 
     Args:
-        labels: Label of each slot of the node.
-        through_functions: Whether to look behind functions and constants that leave a structure key as it is, too.
+        labels: Label of each dimension (slot) of the node.
+        through_functions: Whether to go on below functions and constants that do not change a structure key
+            (``compute_structure_key``), too.
 
     Yields:
         The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
@@ -228,7 +234,7 @@ def _iterate_terms(
 
 @cache_on_node
 def _has_negative(node: TracedNode) -> bool:
-    """Return whether a signal, or a term of the sum that it is, has a negative factor."""
+    """Return whether a signal has a negative factor, or, if it is a sum, whether one of its terms has."""
     known = _find_multiple(node)
     through = known is not None or isinstance(
         node, SameSizeNode | SumNode | ShiftedSignal | StoppedGradient | CentredSignal
@@ -238,8 +244,10 @@ def _has_negative(node: TracedNode) -> bool:
 
 
 def _find_multiple(node: TracedNode) -> tuple[Source, PerBuild] | None:
-    """Return the source that a signal is a multiple of, and the factor at every build (empty for 1); None if it is
-    none."""
+    """Return the node and the factor (at every build, empty for 1) of which a signal is the product; None for others.
+
+    ``3 * x  ->  (x, (3, 3, ...))``
+    """
     if isinstance(node, ScaledSignal):
         return node.sources[0], node.factor
     signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
@@ -254,7 +262,11 @@ def _find_multiple(node: TracedNode) -> tuple[Source, PerBuild] | None:
 
 
 def add_constant(reader: Reader, x: View, by: View) -> View:
-    """Return a signal with a constant added. A mask is left out with a note; other constants stay in the graph."""
+    """Return the sum of a signal and a constant.
+
+    A small positive number (the epsilon of a norm) is omitted, and so is a mask of scores (0 and large negative
+    numbers), the latter with a note.
+    """
     c = by.values[0]
     number = float(c) if c.numel() == 1 else None
     y = add_broadcast_dims(x, by)
@@ -287,7 +299,7 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
 
 
 def add_broadcast_dims(x: View, like: View) -> View:
-    """Return a view with the dimensions that a constant has beyond those of the signal."""
+    """Return the view of a signal broadcast to the dimensions of a constant that has more dimensions."""
     n = max(len(x.dims), len(like.dims))
     dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
@@ -296,10 +308,11 @@ def add_broadcast_dims(x: View, like: View) -> View:
 def compute_structure_key(
     node: TracedNode, with_names: bool = True, depth: int = STRUCTURE_DEPTH, ignore_stops: bool = True
 ) -> Any:
-    """Return a key that two signals have in common if they are computed alike, so that their difference may cancel.
+    """Return a key that is equal for two signals that are computed in the same way, so that their difference may
+    cancel.
 
-    Names of parameters are left out behind functions: two functions of signals that are computed alike have their mean
-    in common. A stop of the gradient (if ``ignore_stops``) and the subtraction of a mean leave the key as it is.
+    Inside functions, names of parameters do not count: relu(A x) and relu(B x) are computed in the same way, and their
+    means cancel in a difference. Stopped gradients (if ``ignore_stops``) and subtracted means do not change the key.
     """
     node = skip_same_size_nodes(node)
     while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):
@@ -315,7 +328,7 @@ def compute_structure_key(
 
 
 def multiply_views(reader: Reader, a: View, b: View) -> View:
-    """Return a product, entry by entry. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
+    """Return the view of an elementwise product. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
     if a.is_constant or b.is_constant:
         return scale_view(reader, b, a) if a.is_constant else scale_view(reader, a, b)
     for x, y in ((a, b), (b, a)):
@@ -328,7 +341,11 @@ def multiply_views(reader: Reader, a: View, b: View) -> View:
 
 
 def scale_view(reader: Reader, x: View, by: View) -> View:
-    """Return a signal times constants. A number that changes with the sizes is a factor; others keep the size."""
+    """Return the view of a signal times a constant.
+
+    A number that differs between builds becomes a factor (a power of the sizes). Any other constant leaves the size of
+    the signal unchanged.
+    """
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
@@ -373,16 +390,18 @@ def scale_view(reader: Reader, x: View, by: View) -> View:
 
 
 def _find_fixed_sum_slots(node: TracedNode) -> set[int]:
-    """Return the slots along which a signal sums to one or to zero, whatever it is made of."""
+    """Return the dimensions (slots) along which a signal always sums to one or to zero, as after a softmax."""
     node = skip_same_size_nodes(node)
     return {*node.over} if node.label in FIXED_SUM_FUNCTIONS else set()
 
 
 def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
-    """Return a sum of products with a factor in each product of two signals that sums over an axis that grows.
+    """Multiply a sum by a factor that is put into its terms.
+
+    In each term, the factor goes to a product of two signals that sums over a growing axis.
 
     Returns:
-        The sum, or None if some term has no such product.
+        The node of the sum, or None if some term has no such product.
     """
     if node.is_weight or not (
         isinstance(node, EntrySelection)
@@ -430,8 +449,10 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
 
 
 def convert_cat_to_sum(reader: Reader, x: View) -> View:
-    """Return a concatenation of equal parts along an axis that grows as a sum of its parts, each times a constant that
-    says which it is. Return any other tensor as it is."""
+    """Write a concatenation along a growing axis as a sum of its parts, each times a constant that marks its place.
+
+    This needs parts of equal length; any other tensor is returned unchanged.
+    """
     if not isinstance(node := x.node, Concatenation):
         return x
     slot = node.slot
@@ -453,12 +474,12 @@ def convert_cat_to_sum(reader: Reader, x: View) -> View:
 
 
 def _find_slots(labels: Sequence[int], label: int) -> list[int]:
-    """Return the slots of a source that have a label."""
+    """Return the dimensions (slots) of a source that carry a given label."""
     return [k for k, x in enumerate(labels) if x == label]
 
 
 def skip_same_size_nodes(node: TracedNode) -> TracedNode:
-    """Return the node below those that have its size."""
+    """Return the node that is left after nodes which only copy the size of their source are skipped."""
     while isinstance(node, SameSizeNode) and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

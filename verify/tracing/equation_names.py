@@ -82,7 +82,7 @@ class EquationNames:
         reserved: names that are in use.
         axis_of: axis of each index class.
         preferred_names: preferred index name of each index class.
-        part_names: for each part of a tensor, its name in the equations.
+        part_names: for each part of a tensor (such as the q rows of a packed qkv), its name in the equations.
         data: the node of the input.
         tokens: index classes of the batch and sequence dimensions of the input.
         dropped: the token classes that no operation mixes; the equations omit their indices.

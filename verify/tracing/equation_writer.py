@@ -105,7 +105,7 @@ def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSide
 
     Raises:
         Unreadable: it has no signal, or a factor that is not a power of the sizes.
-        Scaled: no parameter can absorb the factor.
+        UnabsorbedFactor: no parameter can absorb the factor.
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
@@ -237,7 +237,9 @@ def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
 
 
 def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
-    """Returns the equation of one entry along an axis that does not grow, which is written as the sum of all of them.
+    """Returns the equation of a node that picks one entry along an axis of fixed size.
+
+    The language has no entries, so the sum over the axis is written; it has the same power of the sizes.
 
     Raises:
         Unreadable: the axis grows.
@@ -375,7 +377,7 @@ def _absorb_factor(writer: NetworkWriter, node: TracedNode, tensors: Sequence[An
         own: the factor, as powers of the sizes.
 
     Raises:
-        Scaled: the product has no single parameter, or another use of the parameter has another factor.
+        UnabsorbedFactor: the product has no single parameter, or another use of the parameter has another factor.
     """
     if any(writer.absorbed.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
         there = own or next(x for c, _ in tensors if (x := writer.absorbed[c.name]))

@@ -111,7 +111,7 @@ class DominatorTree:
                     held.add(number)
 
     def _add_tensor(self, number: int, parent: int) -> None:
-        """Adds a tensor to the tree."""
+        """Adds the tensor ``number`` to the tree, below ``parent``."""
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
     def _find_common_dominator(self, numbers: Sequence[int]) -> int:
@@ -183,7 +183,7 @@ class RecordedFunction:
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
     def make_key(self) -> tuple[Any, ...]:
-        """Returns a key that is equal for functions with equal calls and constants."""
+        """Returns a key that is equal for two functions that consist of the same calls with the same constants."""
         names = {self.x: 0}
 
         def describe_ref(ref: TensorRef) -> Any:
@@ -243,10 +243,10 @@ class KnownFunctions:
 
     Attributes:
         runs: the recordings, one for each build.
-        tree: the dominator tree of the first.
-        excluded: tensors that must be read from the call that makes them.
-        results: results of probing, by ``RecordedFunction.make_key`` at every build.
-        needed: the tensors that the output is read from.
+        tree: the dominator tree of the first recording.
+        excluded: tensors that were excluded from recognition (``exclude``), and are read from the call that makes them.
+        results: results of earlier probing, so that equal functions (``RecordedFunction.make_key``) are probed once.
+        needed: the tensors from which the output is computed, once recognised functions replace calls.
         found: the recognised function of each tensor that has one.
     """
 
@@ -262,7 +262,7 @@ class KnownFunctions:
         self.plan_reading()
 
     def plan_reading(self) -> None:
-        """Determines ``needed`` and ``found``, going backwards from the output."""
+        """Determines which tensors the output needs and which of them are recognised, going back from the output."""
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
@@ -274,7 +274,9 @@ class KnownFunctions:
                 self.needed |= read if known is None else {known.argument}
 
     def find_function(self, y: int) -> KnownFunction | None:
-        """Returns the best-known function (lowest rank, then earliest argument) that a tensor is of another one.
+        """Returns the recognised function that computes a tensor from an earlier one.
+
+        Of several, the one with the lowest rank is chosen, then the one with the earliest argument.
 
         Args:
             y: the tensor.
@@ -338,7 +340,7 @@ class KnownFunctions:
         return tuple(RecordedFunction(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
     def recognise_pair(self, x: int, y: int) -> KnownFunction | None:
-        """Returns the recognised function that y is of x, which dominates it; None if it is not recognised."""
+        """Returns the recognised function f with y = f(x), where x dominates y; None if it is not recognised."""
         if not self.runs[0].tensors[x].is_floating_point():
             return None
         maps = self.make_functions(x, y)
@@ -353,10 +355,10 @@ class KnownFunctions:
         return None if known is None else replace(known, functions=maps)
 
     def keeps_all_powers(self, call: TorchCall | None) -> bool:
-        """Tests whether a sum of two elementwise functions of one signal has all the powers of both: none cancels.
+        """Tests whether no power cancels in a sum of two elementwise functions of one signal (as polynomials).
 
         Args:
-            call: the sum.
+            call: the call that computes the sum.
         """
         if call is None:
             return False

@@ -1,4 +1,4 @@
-"""Views of nodes as torch tensors, and changes of whole graphs.
+"""Represents torch tensors as views of graph nodes, and rewrites whole graphs.
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
 sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
@@ -46,15 +46,17 @@ def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) 
 
 
 def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
-    """Return the indices without that of a slot."""
+    """Return a list of indices without the one at position ``slot``."""
     return [x for k, x in enumerate(indices) if k != slot]
 
 
 def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
-    """Return a node of which one slot became several or none, because it did so in every source that has it.
+    """Replace one dimension (slot) of a node by several or none, by changing it in every source that has it.
 
     Args:
-        change: Takes a source and its slot, and returns the source in which other slots stand in its place.
+        node: The node.
+        slot: The dimension to replace.
+        change: Returns a changed source, given the source and its dimension.
     """
     mine = slot
     if isinstance(node, ContractionNode):
@@ -91,7 +93,7 @@ def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, i
 
 
 def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
-    """Return slots as they are where so many stand in the place of one."""
+    """Return the new numbers of dimensions after dimension ``slot`` was replaced by ``count`` dimensions."""
     return tuple(
         y
         for x in slots
@@ -100,7 +102,7 @@ def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
 
 
 def describe_wiring(node: TracedNode) -> tuple[Any, ...]:
-    """Return how a node reads its sources, the labels of a product numbered in the order in which they come."""
+    """Return a description of how a node reads its sources; equal for two nodes that differ only in names of labels."""
     if not isinstance(node, ContractionNode):
         return tuple(labels for _, labels in node.sources)
     names: dict[int, int] = {}
@@ -113,11 +115,12 @@ Dims = list[tuple[int | IndexClass, ...]]
 
 @dataclass
 class View:
-    """A torch tensor.
+    """A torch tensor as a view of a graph node.
 
     Attributes:
-        node: The node that it is a view of.
-        dims: For each dimension the slots of the node, or the index classes along which the node repeats.
+        node: The node.
+        dims: For each dimension of the tensor, the dimensions (slots) of the node that make it up, slowest first; an
+            index class stands for a dimension along which the node is repeated.
     """
 
     node: TracedNode
@@ -135,7 +138,7 @@ class View:
         return self.node.values
 
     def replace_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
-        """Return the view with other dimensions in the place of one."""
+        """Return the view with dimension d replaced by other dimensions."""
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
     def get_index(self, entry: int | IndexClass) -> IndexClass:

@@ -114,7 +114,9 @@ class _ProbedCall:
         self.zero = rerun_in_float64(self.call, self.run, self.signals)
 
     def is_additive(self) -> bool:
-        """Tests whether the call is additive: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0, 0))."""
+        """Whether the call is additive in its signals: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0,
+        0)).
+        """
         draw = torch.Generator().manual_seed(5)
         drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
         sums = [sum(parts) for parts in zip(*(self(k, x) for k, x in drawn.items()), strict=True)]

@@ -1,4 +1,4 @@
-"""Shortens a graph: nodes of the size of their source are dropped, and the terms of a loop become one with an index.
+"""Shortens a graph: drops nodes that do not change the size, and merges the terms of loops into one term.
 
 ``drop_same_size_nodes`` leaves out what equations cannot say, ``LoopFolder`` merges the experts or the layers of a
 loop, and ``split_packed_parameters`` makes parameters of the entries of a Theta(1) axis (one of q, k, v). Read next:
@@ -34,10 +34,14 @@ from .nodes import (
 
 
 def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
-    """Return the graph without nodes that have the size of their source, and what is left out, as (module, note).
+    """Return the graph without nodes that are as large as their source, and notes on what is omitted thereby.
 
     Args:
-        loops: Whether to keep factors that are one number, since they may change with the length of a loop.
+        output: The view of the output.
+        loops: Whether to keep scalar factors, since they may depend on the length of a loop.
+
+    Returns:
+        The new view of the output, and the notes as (path of the module, note).
     """
     notes: dict[tuple[str, str], None] = {}
 
@@ -95,7 +99,7 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
 
 
 def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBuild = ()) -> ContractionNode:
-    """Return a node that is a multiple of one signal as a product of it alone."""
+    """Return the multiple of one signal as a contraction node with this signal as its only factor."""
     labels = dict(enumerate(node.indices))
     made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
     return made.copy_with(out=tuple(labels), labels=labels)
@@ -107,11 +111,11 @@ def _is_constant_factor(factor: PerBuild) -> bool:
 
 
 class UnlikeTerms(Exception):
-    """Terms differ by more than one number."""
+    """The error for terms of a loop that differ in more than the number of the turn."""
 
 
 class LoopFolder:
-    """Merges the terms of loops.
+    """Merges the terms of a sum that a Python loop (over experts or layers) made into one term with a loop index.
 
     Args:
         builds: Number of builds.
@@ -140,11 +144,11 @@ class LoopFolder:
         return self.folded[node.number]
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
-        """Return the node with its sources folded."""
+        """Return the node with the loops in its sources merged."""
         return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
-        """Return the terms of a sum of sums, and add the sums inside to ``prefixes``."""
+        """Return the terms of a sum whose terms may be sums themselves; the inner sums are added to ``prefixes``."""
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
@@ -159,7 +163,7 @@ class LoopFolder:
         return terms
 
     def fold_sum(self, node: TracedNode) -> TracedNode | None:
-        """Return the sum with terms that differ by one number merged into sums over an index; None without such."""
+        """Return the sum with the turns of loops merged into sums over an index; None if there are no such terms."""
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flatten_sum(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
@@ -202,7 +206,9 @@ class LoopFolder:
             return None
 
     def fold_stacked_parts(self, node: TracedNode) -> TracedNode | None:
-        """Return parts beside each other that differ by their place alone as one, with the axis as its index."""
+        """Merge the parts of a concatenation that differ only in their position; the concatenated axis is the loop
+        index.
+        """
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].find_root().sizes[0]
         if len(node.sources) != size or places in labels or any(mine != labels for _, mine in node.sources):
@@ -218,16 +224,16 @@ class LoopFolder:
 
 
 class MergedTerms:
-    """The terms of a loop merged into one, with an index in the place of the number by which they differ.
+    """The terms of a loop merged into one term, in which a loop index replaces the number of the turn.
 
     Attributes:
         node: The merged term.
-        slots: The new slot of every old one.
-        loop_slot: The slot of the index.
-        loop_numbers: The numbers by which the terms differ.
+        slots: The new dimension (slot) of each dimension of the terms.
+        loop_slot: The dimension of the loop index.
+        loop_numbers: The number of the turn of each term, such as ``3`` in ``experts.3.up``.
 
     Raises:
-        Unlike: The terms differ by more than one number.
+        UnlikeTerms: The terms differ by more than one number.
     """
 
     def __init__(
@@ -244,7 +250,7 @@ class MergedTerms:
         self.loop_slot = fold
 
     def join_loop_index(self, parameters: dict[str, TracedNode]) -> None:
-        """Join the loop index to the axes that it goes along, those of terms that were merged before, too."""
+        """Identify the loop index with the axes along which parameters were merged, also in earlier merges."""
         known = [parameters.setdefault(name, node).indices[-1] for name, node in self.parameters.items()]
         for index in (*self.picked_indices, *known):
             join_indices(self.loop_index, index)
@@ -258,10 +264,10 @@ class MergedTerms:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies_between_terms(self, numbers: Iterable[int]) -> bool:
-        """Return whether a number differs between the terms, as their turns do; else it is the same in all.
+        """Return True if these numbers, one for each term, are the numbers of the turns, and False if all are equal.
 
         Raises:
-            Unlike: It differs in another way.
+            UnlikeTerms: It differs in another way.
         """
         values = tuple(numbers)
         if len(set(values)) == 1:
@@ -342,7 +348,7 @@ class MergedTerms:
 
 
 def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
-    """Return what two nodes must have in common to be turns of one loop."""
+    """Return a key that is equal for two nodes that may be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.find_root().sizes for x in node.indices)
         return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
@@ -352,11 +358,13 @@ def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
 
 
 def split_packed_parameters(root: TracedNode) -> TracedNode:
-    """Return the graph with the entries of Theta(1) axes of parameters as parameters (packed q, k, v are three)."""
+    """Return the graph in which a parameter with an axis of fixed size is split along it: packed qkv becomes q, k,
+    v.
+    """
     cache: dict[Any, TracedNode | None] = {}
 
     def select_node_entry(node: TracedNode, slot: int, k: int) -> Any:
-        """Return one entry of a node along a slot; None if it is zero."""
+        """Return entry k of a node along a dimension; None if it is zero."""
         mark = node.number, slot, k
         if mark not in cache:
             if isinstance(node, Parameter):

@@ -228,8 +228,7 @@ def _record_build(build: Build, sizes: Mapping[str, int], force_topk: int | None
 
 
 class SizesTooSmall(Unreadable):
-    """The module cannot be read at these sizes, because something has one entry that grows (such as one head); larger
-    sizes help."""
+    """The error for a module that must be read at larger sizes: at these, a growing dimension has only one entry."""
 
 
 def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The nodes of the graph that a module is read as: a class for each kind of node.
+"""Defines the graph as which a module is read, with one class for each kind of node.
 
 A slot is one of the indices of a node. Every node computes its exact value from those of its sources, so that a reading
 can be held against the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
@@ -27,32 +27,35 @@ _COUNT = itertools.count()
 
 
 class Unreadable(UsageError):
-    """A module that cannot be read: where, which call, what to do."""
+    """The error for a module that cannot be read. It says where, at which call, and what to do."""
 
 
 class NotFinite(Unreadable):
-    """A module whose output is infinite or not a number, so that nothing can be said of it."""
+    """The error for a module whose output is infinite or not a number, so that its equations cannot be checked."""
 
 
 class UnabsorbedFactor(Unreadable):
-    """A module that multiplies by a power of the sizes where no tensor takes it up: shapes would be wrong, too."""
+    """The error for a module that multiplies by a power of the sizes at a place where no parameter can absorb it.
+
+    Reading such a module by shape would give wrong numbers, too.
+    """
 
 
 class Restart(Exception):
-    """A dimension of a leaf is two indices; the reading begins again."""
+    """Raised when a dimension of a parameter or input turns out to be two indices, so that reading must restart."""
 
 
 def make_error(where: str, what: str) -> Unreadable:
-    """Return the error of a place in the module."""
+    """Return the error for a module, with the path ``where`` of the submodule in front of the message."""
     return Unreadable(f"{where or 'model'}: {what}")
 
 
 class IndexClass:
-    """A class of indices that are one, as a union-find structure.
+    """A class of indices that were identified with each other, as an element of a union-find structure.
 
     Args:
         sizes: Size of the index at every build.
-        leaf: The dimension of a parameter or an input that it begins with, if any.
+        leaf: The dimension of a parameter or input in which it originates; None if a call creates it.
     """
 
     def __init__(self, sizes: Sequence[int], leaf: tuple[Any, ...] | None = None) -> None:
@@ -73,7 +76,7 @@ class IndexClass:
 
 
 def join_indices(a: IndexClass, b: IndexClass) -> IndexClass:
-    """Make one class of two, and return it."""
+    """Merge two classes and return the merged class."""
     a, b = a.find_root(), b.find_root()
     if a is not b:
         b.parent = a
@@ -90,14 +93,16 @@ class TracedNode:
     """One tensor of the graph.
 
     Attributes:
-        indices: The index class of each slot.
+        indices: The index class of each dimension (slot).
         where: Path of the module that makes the tensor.
-        sources: What the node reads. A label is a slot of this node, except in a contraction.
-        value_function: Returns the value from those of the sources, where the kind does not say it.
-        note: What the equations leave out here.
+        sources: The nodes from which it is computed, each with a label for each of its dimensions. A label is the
+            number of
+            a dimension of this node, except in a contraction.
+        value_function: Computes the value from those of the sources, for kinds of nodes that do not define it.
+        note: What the equations omit at this node, as a sentence; or "".
         part: For a part of another node: that node, its slot, and where the part begins and ends at every build.
         call: The torch call that makes the tensor, as ``TorchCall.key``, and the place among its results.
-        cache: What functions have said of the node, by function.
+        cache: Cached results of functions of the node, by function.
     """
 
     indices: list[IndexClass] = field(default_factory=list)
@@ -112,12 +117,12 @@ class TracedNode:
 
     @property
     def label(self) -> str:
-        """The name that tells the node from others of its kind, or ""."""
+        """A name that distinguishes the node from others of its class, such as that of a parameter; or ""."""
         return ""
 
     @property
     def over(self) -> tuple[int, ...]:
-        """The slots that a function goes along."""
+        """The dimensions along which the node is a function, as a norm is; empty for other nodes."""
         return ()
 
     @property
@@ -134,12 +139,12 @@ class TracedNode:
 
     @cached_property
     def is_weight(self) -> bool:
-        """Whether the node is made of parameters alone, without functions."""
+        """Whether the node is computed from parameters only, by products and sums."""
         return bool(self.sources) and all(c.is_weight for c in self.children)
 
     @property
     def is_input_only(self) -> bool:
-        """Whether the node is made of the input and of constants alone."""
+        """Whether the node is computed from the input and constants only."""
         return not any(isinstance(node, Parameter) for node in walk_graph(self))
 
     def __str__(self) -> str:
@@ -148,15 +153,15 @@ class TracedNode:
         return f"{kind.strip()} {self.label}".strip()
 
     def fail(self, what: str) -> Unreadable:
-        """Return the error of this node."""
+        """Return an error that names the module in which this node is computed."""
         return make_error(self.where, what)
 
     def derive(self, kind: type[Node], where: str, **fields: Any) -> Node:
-        """Return a node of a kind that reads this one and has its indices."""
+        """Return a new node of class ``kind`` with this node as its source and with the same indices."""
         return kind(indices=list(self.indices), where=where, sources=((self, self.slots),), **fields)
 
     def sum_to(self, out: tuple[int, ...], where: str) -> TracedNode:
-        """Return these slots of the node, in this order, summed over the others."""
+        """Return the node with the dimensions ``out``, in this order, summed over all others."""
         if out == self.slots:
             return self
         of = dict(enumerate(self.indices))
@@ -164,7 +169,7 @@ class TracedNode:
         return ContractionNode(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
 
     def copy_with(self, **changes: Any) -> Self:
-        """Return another node, which differs in some attributes."""
+        """Return a copy of the node in which some attributes are changed."""
         return replace(self, **{"number": next(_COUNT), **changes})
 
     def with_sources(self, sources: tuple[Source, ...]) -> Self:
@@ -176,7 +181,7 @@ class TracedNode:
         """Return the exact value at the first build, its dimensions as ``indices``.
 
         Args:
-            values: The values that are known, by number of the node; all that are computed are added.
+            values: The known values by number of the node; every value that is computed is added.
         """
         for node in walk_graph(self, values):
             known = [values[c.number] for c in node.children]
@@ -184,7 +189,7 @@ class TracedNode:
         return values[self.number]
 
     def compute(self, sources: list[Tensor]) -> Tensor:
-        """Return the value from those of the sources, as the kind says.
+        """Return the value of the node, given the values of its sources. Each class of nodes defines it.
 
         Raises:
             Unreadable: The node is no signal.
@@ -200,7 +205,7 @@ Node = TypeVar("Node", bound=TracedNode)
 
 @dataclass(eq=False, kw_only=True)
 class Leaf(TracedNode):
-    """A tensor that is made of no other one.
+    """A node without sources: a parameter, an input or a constant.
 
     Attributes:
         value: The value at the first build; None for a leaf that stands for several.
@@ -219,7 +224,7 @@ class Parameter(Leaf):
     Attributes:
         name: Its name in the module.
         axes: The dimension of the parameter that each slot belongs to.
-        frozen: Whether it is a constant of the module that stands in the equations as a frozen parameter.
+        frozen: Whether it is a constant of the module that the equations contain as a frozen parameter.
     """
 
     name: str
@@ -242,7 +247,7 @@ class DataNode(Leaf):
 
 @dataclass(eq=False, kw_only=True)
 class ConstantNode(TracedNode):
-    """A tensor that depends on no parameter and no input; its views have the index classes.
+    """A constant of the module: a tensor that depends on no parameter and no input.
 
     Attributes:
         values: The value at every build.
@@ -253,20 +258,21 @@ class ConstantNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class EquationConstant(Leaf):
-    """A constant that stands in the equations."""
+    """A constant that the equations contain by name."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PartSelector(EquationConstant):
-    """A constant that says which part of a concatenation its factor is."""
+    """A constant of zeros and ones that puts its factor at one part of a concatenation."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PartialTensor(TracedNode):
-    """A new tensor of which parts are written.
+    """A new tensor (such as ``torch.empty``) to parts of which values are assigned.
 
     Attributes:
-        pieces: Where each part begins and ends, its dimension and its view.
+        pieces: For each assigned part: its dimension, where it begins and ends along it, and the view that was
+            assigned.
     """
 
     pieces: list[tuple[int, int, int, Any]] = field(default_factory=list)
@@ -277,10 +283,10 @@ class PartialTensor(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class ContractionNode(TracedNode):
-    """A product, summed over the labels that are not in ``out``.
+    """A product of tensors, summed over the labels that are not in ``out``, as by ``torch.einsum``.
 
     Attributes:
-        out: The label of each slot.
+        out: The label of each dimension of the result.
         labels: The index class of every label.
         factor: The number that the module itself multiplies by, at every build; empty for 1.
     """
@@ -298,7 +304,7 @@ class ContractionNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class SumNode(TracedNode):
-    """A sum; a term that lacks a slot is repeated along it."""
+    """An elementwise sum; a term that lacks a dimension is repeated along it."""
 
     def compute(self, sources: list[Tensor]) -> Tensor:
         total: Tensor | float = 0.0
@@ -314,11 +320,11 @@ class SumNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class FixedConcatenation(SumNode):
-    """Parts beside each other along an axis that does not grow: to leading order their sum.
+    """A concatenation along an axis of fixed size, which equations write as the sum of its parts (of equal size).
 
     Attributes:
-        slot: The slot along which they stand.
-        begins: Where each part begins, at every build.
+        slot: The dimension along which parts are concatenated.
+        begins: The first position of each part, at every build.
     """
 
     slot: int = 0
@@ -327,7 +333,7 @@ class FixedConcatenation(SumNode):
 
 @dataclass(eq=False, kw_only=True)
 class Concatenation(TracedNode):
-    """Parts beside each other along an axis that grows; attributes as of ``FixedConcatenation``."""
+    """A concatenation along an axis that grows. Its attributes are those of ``FixedConcatenation``."""
 
     slot: int = 0
     begins: list[Sizes] = field(default_factory=list)
@@ -342,7 +348,7 @@ class FunctionNode(TracedNode):
 
     Attributes:
         name: Its name in the equations.
-        over: The slots that it goes along; none where it acts entry by entry.
+        over: The dimensions along which it acts, as a norm does; empty if it is elementwise.
     """
 
     name: str
@@ -359,10 +365,10 @@ class FunctionNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class Selection(FunctionNode):
-    """The largest entries of scores along a slot, perhaps behind a function, the others zero.
+    """Scores, or a function of them, at the largest entries along a dimension, and zero at the others (a top-K).
 
     Attributes:
-        count: How many are chosen.
+        count: The number of entries that are selected, K.
     """
 
     count: int = 0
@@ -370,12 +376,18 @@ class Selection(FunctionNode):
 
 @dataclass(eq=False, kw_only=True)
 class CentredSignal(FunctionNode):
-    """A signal less its mean along a slot: linear, so that the signal itself may be taken off again."""
+    """A signal minus its mean along a dimension.
+
+    This is linear, unlike other functions, so that the signal may be subtracted from it again: (x - mean x) - x.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
 class PartialTopK(FunctionNode):
-    """The values of a top-K that leaves entries out; groups of experts are chosen by it, and no equation says it."""
+    """The values of a top-K over a fixed number of candidates, such as groups of experts.
+
+    Equations cannot express it.
+    """
 
     name: str = "few_chosen"
 
@@ -409,11 +421,11 @@ class ShiftedSignal(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class EntryPick(TracedNode):
-    """One entry along a slot of the source.
+    """One entry of the source along a dimension, which the result lacks.
 
     Attributes:
-        slot: The slot of the source.
-        at: The entry, at every build.
+        slot: The number of this dimension in the source.
+        at: The position of the entry, at every build.
     """
 
     slot: int
@@ -428,7 +440,7 @@ class EntryPick(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class SameSizeNode(TracedNode):
-    """A tensor of the size of its source, the first one.
+    """A tensor that is as large as its first source (in powers of the sizes), though its values differ.
 
     Attributes:
         entrywise: Whether ``exact`` acts on every entry, whatever the shape.
@@ -450,7 +462,10 @@ class ScaledSignal(SameSizeNode):
 
 @dataclass(eq=False, kw_only=True)
 class Rotation(SameSizeNode):
-    """A rotated signal, which meets the signal itself as that meets itself (rotary positions)."""
+    """A rotated signal (rotary positions).
+
+    Its product with the signal itself is as large as the product of the signal with itself.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
@@ -473,10 +488,11 @@ class EntrySelection(SameSizeNode):
 
 
 def walk_graph(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
-    """Yield every node once, sources first.
+    """Yield every node of a graph once, the sources of a node before the node.
 
     Args:
-        known: Numbers of nodes that are left out, with what they alone read.
+        root: The last node.
+        known: Numbers of nodes that are omitted, together with nodes that only they read.
     """
     seen = {*known}
     stack = [(root, False)]
@@ -494,7 +510,7 @@ Result = TypeVar("Result")
 
 
 def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedNode], Result]:
-    """Make a function of a node keep its answer with the node."""
+    """Make a function of a node cache its result in the node."""
 
     @wraps(function)
     def look_up(node: TracedNode) -> Result:

@@ -18,14 +18,14 @@ ActingPath = tuple[Any, ...]
 
 @cache_on_node
 def find_permuted_copies(node: TracedNode) -> frozenset[PermutedCopy]:
-    """Return the permuted copies that a node is computed from."""
+    """Return the permuted copies of signals from which a node is computed."""
     if isinstance(node, Permutation):
         return frozenset(((node.source, node, frozenset[str]()), *find_permuted_copies(node.source)))
     return frozenset(_iterate_source_paths(node, find_permuted_copies))
 
 
 def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[ActingPath]]) -> Iterator[ActingPath]:
-    """Yield what the sources of a node are computed from, with the names of the parameters that act on it here."""
+    """Yield the paths to a node's sources, each extended by the parameters that multiply the source in this node."""
     weights = [c for c in node.children if c.is_weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
         names = frozenset(x.name for c in weights if c is not child for x in walk_graph(c) if isinstance(x, Parameter))
@@ -34,7 +34,7 @@ def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[
 
 @cache_on_node
 def _get_path_cache(whole: TracedNode) -> dict[int, frozenset[ActingPath]]:
-    """Return the answers of ``_find_acting_paths`` for a signal, by number of the node."""
+    """Return the cache of ``_find_acting_paths`` for one signal, by number of the node."""
     return {}
 
 
@@ -64,5 +64,5 @@ def find_permuted_pair(nodes: Sequence[TracedNode]) -> PermutedCopy | None:
 
 
 def has_negated_entries(node: TracedNode) -> bool:
-    """Return whether some entries have another sign, and no parameter acts on them in between."""
+    """Return whether a node contains a signal with some entries negated, on which no parameter has acted since."""
     return any(not path and mixed.signed for _, mixed, path in find_permuted_copies(node))

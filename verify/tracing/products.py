@@ -1,4 +1,4 @@
-"""Products of tensors as contractions, whose dimensions are named by keys as in ``einsum``.
+"""Builds products of tensors as contraction nodes. Keys name the dimensions of operands, as in ``einsum``.
 
 Read next: ``elementwise.py``, ``rules.py``.
 """
@@ -40,7 +40,7 @@ NEGATED_COPY = "combines a signal with a copy whose entries are partly negated, 
 def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: PerBuild = ()) -> View:
     """Returns an einsum: a product of tensors, summed over the keys that the result lacks.
 
-        contract(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
+        contract_views(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
 
     Args:
         reader: the reader.

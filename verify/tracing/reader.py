@@ -66,7 +66,7 @@ class Reader:
         equation_constants: constants of the equations, by their entries.
         frozen_constants: constants that vary along a growing axis, by their entries.
         no_grad_tensors: tensors that were computed without gradients (``torch.no_grad``).
-        slices: slices and entries of nodes, by number of the node, slot and positions.
+        slices: cached slices and entries of nodes, by number of the node, dimension and positions.
         topk_counts: K of the last top-K that was recorded with all experts selected, at every build.
     """
 
@@ -165,7 +165,7 @@ class Reader:
                 self._store_view(call, k, r, view)
 
     def _store_view(self, call: TorchCall, k: int, ref: TensorRef, view: Any) -> None:
-        """Stores the view of a result of a call.
+        """Stores the view of one result of a call, so that later calls can read it.
 
         Args:
             call: the call.
@@ -272,7 +272,7 @@ class Reader:
         return x if isinstance(x, View) else self.make_scalar(self.get_per_build(x))
 
     def get_per_build(self, x: Any) -> Any:
-        """Returns a number as a tuple of its values at every build."""
+        """Returns the values of a number at every build as a tuple; anything else is returned unchanged."""
         return x if isinstance(x, VaryingNumber) else self.repeat_per_build(x)
 
     def repeat_per_build(self, k: int) -> Sizes:

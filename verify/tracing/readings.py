@@ -47,7 +47,11 @@ class ModuleReading:
 
     @property
     def first(self) -> UsageError:
-        """The main reason why the module could not be read: the error of the strategy at small sizes, if it failed."""
+        """The main reason why the module could not be read.
+
+        This is the error of the first strategy, which reads equations at small sizes, if it failed; otherwise the first
+        error of any strategy.
+        """
         return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
@@ -124,7 +128,15 @@ def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
 
 
 def _read_shapes_for(q: ModuleReading, sizes: SizesByAxis | None, why: UsageError) -> TracedModel:
-    """Reads by shape at these sizes, with a note on factors; ``why`` is the reason why there are no equations."""
+    """Reads the module by the shapes of its parameters at these sizes.
+
+    A note is added that factors in the module's code (such as 1/sqrt(d)) are unknown then.
+
+    Args:
+        q: the module.
+        sizes: the sizes; missing ones have a small default.
+        why: the reason why there are no equations.
+    """
     reading = read_by_shape(q.build, sizes, str(why), q.name)
     return replace(
         reading,

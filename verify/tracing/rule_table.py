@@ -38,7 +38,7 @@ def register_rule(*names: str) -> Callable[[Rule], Rule]:
     """Returns a decorator that registers a function as the rule of all calls with these names.
 
     Examples:
-        ``@rule("matmul", "bmm")`` above a function adds it to ``RULES`` twice.
+        ``@register_rule("matmul", "bmm")`` above a function adds it to ``RULES`` twice.
     """
 
     def register(function: Rule) -> Rule:
@@ -52,7 +52,7 @@ def normalise_call_name(name: str) -> str:
     """Returns the name under which a call has its rule: without underscores, and with aliases resolved.
 
     Examples:
-        >>> normalise_call_name("__radd__"), plain("mul_")
+        >>> normalise_call_name("__radd__"), normalise_call_name("mul_")
         ('add', 'mul')
     """
     name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")

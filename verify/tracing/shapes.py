@@ -271,7 +271,9 @@ class WeightUses:
         self._products.discard(number)
 
     def _add_use(self, name: str, *sides: Sequence[int]) -> None:
-        """Adds the dimension uses (summed, output, maps) of a parameter; -1 entries are dropped."""
+        """Records how one call uses the dimensions of a parameter: (summed, output, maps). Entries of -1 are
+        dropped.
+        """
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
 
@@ -371,7 +373,7 @@ def _find_unused_stem(stem: str, names: Sequence[str]) -> str:
 
 
 class ShapeNetwork:
-    """Builds the network of shapes.
+    """Builds a network from the shapes of parameters: one equation for each, in which it multiplies a constant.
 
     Args:
         parameters: the parameters.
@@ -381,10 +383,10 @@ class ShapeNetwork:
     Attributes:
         notes: parameters whose shape is ambiguous, as (name, note).
         axes: axis of each index name.
-        constants: name of the constant on which each product of axes acts.
+        constants: for each tuple of axes, the name of the constant with these axes that parameters multiply.
         lines: the equations.
         roles: parameter name of each symbol.
-        multiplied: as ``Network.multiplied``.
+        multiplied: for each parameter, the power by which the module multiplies it (as ``Network.multiplied``).
         stems: first characters of the names of products, of signals made from them, and of the output.
     """
 

@@ -134,7 +134,7 @@ class Function:
 
     @property
     def stands_for(self) -> bool:
-        """True if a polynomial represents it that is not the function itself."""
+        """True if the engine analyses a polynomial in place of the function."""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
@@ -157,8 +157,10 @@ class Network:
         axes: axis of each index.
         signals: indices of each signal; ``data`` is the input.
         statements: the equations.
-        beside: indices, with their axes, of other networks whose signals occur together with those of this one.
-        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, each of which uses up a gauge freedom.
+        beside: index names of other networks, with their axes, if signals of those networks are combined with signals
+            of this one.
+        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, so that redundant multipliers become
+            unknowns (``multipliers.py``).
         frozen: roles of tensors that are not trained.
         zero: roles of tensors that start at zero.
         constants: signals besides the data that no equation computes.
