@@ -49,7 +49,7 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
     alike: set[int] = set()  # constants without a difference along any axis that grows
     for calls in zip(*(run.calls for run in runs), strict=True):
         call, name = calls[0], normalise_call_name(calls[0].name)
-        read = [r.number for r in iterate_refs((call.arguments, call.keywords))]
+        read = [r.number for r in call.iterate_inputs()]
         grown = [n for n in read if _find_growing_axes(runs, n)]
         differing = [n for n in grown if n not in moving and n not in alike]
         if name.startswith(CONSTANT_FACTORIES) or (name in STEADY_CALLS and not differing):
