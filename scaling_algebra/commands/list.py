@@ -50,7 +50,7 @@ def command(architecture: str | None, network: Path | None, glossary: bool) -> D
 
 
 def names_document() -> Document:
-    """Returns every registry, and the quantities of the MoE block, as tables."""
+    """Returns tables of all names that other commands accept, and of the quantities of the MoE block."""
     sections = {
         "axes": AXES,
         "regimes": {name: _format_rates(ray.rates) for name, ray in REGIMES.items()},

@@ -85,7 +85,7 @@ class Verb(click.Command):
 
 
 class QuestionFlag(click.Option):
-    """The flag that chooses a form of a command; its help lists which of the command's options this form takes."""
+    """The flag that chooses a form of a command (``--formula``); its help text lists the options of this form."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -103,7 +103,7 @@ def list_option_names(command: click.Command) -> list[str]:
 
 
 class Name(click.ParamType[str]):
-    """Parameter type: a name in a registry, in any case. Shells complete it, and a wrong one gets a suggestion."""
+    """Parameter type: one of some known names, in upper or lower case. Shells complete it; errors suggest a name."""
 
     name = "name"
 
@@ -130,7 +130,7 @@ class TensorOptimizer(Name):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if "=" not in str(value):  # with others, this is one of several
+        if "=" not in str(value):  # A=B assigns to single tensors and is checked later
             trained_by(str(value))
         return str(value)
 
@@ -167,8 +167,8 @@ class PathType(click.ParamType[Path]):
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # what that means depends on what the path is for
-        except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
+            pass  # whether this is an error depends on the use of the path
+        except (OSError, ValueError) as error:  # a circular link, a name that is too long
             raise UsageError(f"cannot use {path}: {files.describe_cause(error)}; choose another name") from None
         return path
 

@@ -187,7 +187,7 @@ def _read_side(label: str, given: str | None, config: Path | None) -> Start:
     """
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
-    if config is not None and (file := find_config_file()) is not None:  # as the code of its family says
+    if config is not None and (file := find_config_file()) is not None:  # read the code of its family
         return Start(import_module(CONFIGS).read_config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))

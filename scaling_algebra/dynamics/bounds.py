@@ -133,7 +133,7 @@ class BoundRun(Trajectory):
     number of updates. ``t = 1`` stands for every t > 0.
 
     Attributes:
-        bounds: the upper bounds, as packed exponents. A signal without an entry is exactly zero.
+        bounds: the upper bounds, as exponents of n packed into integers. A signal without an entry is exactly zero.
         outgrown: maps each norm whose argument may outgrow its initial size to this argument.
         why: the reason why there are no bounds; "" if they hold.
         assumes: assumptions beyond power counting on which the bounds depend.
@@ -207,8 +207,8 @@ class BoundRun(Trajectory):
             self.why = f"undecided: {_explain_outgrown(source, norm)}"
 
     def bound_quantity(self, quantity: Quantity) -> int | None:
-        """Returns an upper bound on a quantity after any number of updates, as a packed exponent; None if the quantity
-        is exactly zero.
+        """Returns an upper bound on a quantity after any number of updates, as an exponent of n packed into an integer;
+        None if the quantity is exactly zero.
 
         Raises:
             BeyondPowerCounting: the divisor of a norm has no lower bound.
@@ -230,15 +230,15 @@ class BoundRun(Trajectory):
         return self._bound_entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
 
     def bound_gradient(self, role: str) -> int | None:
-        """Returns an upper bound on the entries of the gradient of a tensor, as a packed exponent; None if the gradient
-        is exactly zero."""
+        """Returns an upper bound on the entries of the gradient of a tensor, as an exponent of n packed into an
+        integer; None if the gradient is exactly zero."""
         return self._bound_entries(((factors, ()) for factors in self.gradient_factors(role, 1)), role)
 
     def _bound_entries(
         self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str
     ) -> int | None:
-        """Returns an upper bound on the entries of a sum of products, as a packed exponent; None if all products are
-        exactly zero.
+        """Returns an upper bound on the entries of a sum of products, as an exponent of n packed into an integer; None
+        if all products are exactly zero.
 
         Args:
             products: the factors and scalars of each product.
@@ -291,8 +291,8 @@ class BoundRun(Trajectory):
         )
 
     def _find_factor(self, s: Function) -> int:
-        """Returns the factor between the argument of a function and its value or slope, as a packed exponent: the share
-        of one entry for a softmax, 1/divisor for a norm, otherwise 1.
+        """Returns the factor between the argument of a function and its value or slope, as an exponent of n packed into
+        an integer: the share of one entry for a softmax, 1/divisor for a norm, otherwise 1.
 
         Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. As long as
         the argument of a softmax is O(1) and, if an index grows, has no heavy tails, all shares have the same size up
@@ -447,8 +447,8 @@ def find_changed_norms(run: BoundRun) -> dict[str, str]:
 
 
 def _inverse_divisor(run: BoundRun, s: Function) -> int:
-    """Returns an upper bound on 1/divisor of an affected norm after any update, as a packed exponent; a size that
-    counts as unbounded if nothing is known about the divisor."""
+    """Returns an upper bound on 1/divisor of an affected norm after any update, as an exponent of n packed into an
+    integer; a size that counts as unbounded if nothing is known about the divisor."""
     known = run.context.divisors.get(s.out)
     return run._endless if known is None else -known.size
 

@@ -202,9 +202,9 @@ class Entrywise:
         return tr.algebra.contract(mask, signal, indices)
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
-        """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as a packed
-        exponent, if only a small share of them is replaced; None if the mask does not change, or if the entries are
-        selected anew.
+        """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as an exponent of
+        n packed into an integer, if only a small share of them is replaced; None if the mask does not change, or if the
+        entries are selected anew.
 
         Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
         of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
@@ -252,8 +252,8 @@ class Entrywise:
         return tr.algebra.varies_independently(change, first, s.over)
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
-        """Returns the size of the argument before training, or of its change, as a packed exponent; None if it is
-        exactly zero.
+        """Returns the size of the argument before training, or of its change, as an exponent of n packed into an
+        integer; None if it is exactly zero.
 
         Raises:
             Exhausted: the size is not certified.

@@ -50,8 +50,8 @@ class Runs:
         network: the network.
         table: the named quantities.
         algebras: one algebra for each budget; all share a cache of products.
-        certified: a function (algebra, name, t) that returns a size if any run certifies it, as a packed exponent;
-            otherwise None.
+        certified: a function (algebra, name, t) that returns a size if any run certifies it, as an exponent of n packed
+            into an integer; otherwise None.
         growing: see ``Analysis``.
         routed: see ``Analysis``.
         raised: see ``Analysis``.
@@ -124,7 +124,7 @@ class Runs:
 
     def bound_gradient(self, s: Function) -> int | None:
         """Returns an upper bound, before training, on the gradient that reaches the argument of a function through this
-        function, as a packed exponent; None if no bound is known."""
+        function, as an exponent of n packed into an integer; None if no bound is known."""
         sizes, source = list[int](), s.inputs[0].name
         for budget in (BUDGETS[0], INITIAL_BUDGET):
             run = self.run_for(budget)

@@ -314,7 +314,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     ``gauges`` has the printed values of tensors that the paper multiplies.
     """
     role, _, what = cell.quantity.rpartition(".")
-    letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
+    letter = isinstance(cell.value, str) and cell.value != "zero"  # the printed b, c or d is minus the exponent
     if letter and not _number(str(cell.value)):
         raise NotComparable(f"the printed exponent {cell.value} is a symbol, not a number")
     mine: Power | None

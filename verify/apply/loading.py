@@ -30,7 +30,8 @@ def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any
     """
     if text.startswith(HUGGING_FACE):
         target = options.get("target")
-        deep = target is not None and "L" in read_sizes(target, "target")  # what branches lack is then in the numbers
+        # if the depth is given, missing factors of branches are folded into the numbers
+        deep = target is not None and "L" in read_sizes(target, "target")
         return load_model_builder(text, deep)[0], {"fold": deep, **options}
     build, beside = load_function(text)
     where = text.rpartition(":")[0]

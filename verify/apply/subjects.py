@@ -99,7 +99,7 @@ def _read_build_function(
     build: Callable[[dict[str, int]], Any], base: Sizes, target: Sizes, strict: bool
 ) -> PlanSubject:
     """Reads a model given as a ``build`` function."""
-    way(base, target)  # of one set of axes
+    way(base, target)  # checks that both have the same axes
     build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
     made: list[PlanSubject] = []
@@ -125,14 +125,15 @@ def _build_subject(
     small = dict(reading.base)
     small |= {x: n for x, n in target.items() if n == base.get(x) and x in small and x not in ("M", "K")}
     start, large = (call_build(build, dict(sizes))[0] for sizes in (small, target))
-    if _is_on_meta(start):  # how its vectors start is not known
+    if _is_on_meta(start):  # the initial values of its vectors are unknown
         small = dict(reading.base)
         start = call_build(build, small)[0]
     at_base = {**small, **base}
     grows = [x for x in WIDTHS if x in small and target.get(x) != base.get(x)]
     pair = start, call_build(build, small | {x: 2 * small[x] for x in grows})[0]
     if any(len({find_uniform_start([x], role) for x in pair} - {None}) > 1 for role in reading.roles):
-        there = call_build(build, dict(at_base))[0]  # vectors start at a value that changes with the sizes
+        # the initial values of vectors depend on the sizes, so those of the base are needed
+        there = call_build(build, dict(at_base))[0]
         small, start = (small, start) if _is_on_meta(there) else (at_base, there)
     return PlanSubject(
         large, base, target, reading, [reading], [start], [build_twin(build, small)], tuned=(start, small)
@@ -148,7 +149,7 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
     deep = sizes.get("L") != target.get("L")
     reading, odd = read_probed_config(config, other, deep, strict)
     readings, kinds = [reading], [config]
-    if config.mixed and _find_unread(model, reading):  # layers without experts, each kind of layer by itself
+    if config.mixed and _find_unread(model, reading):  # layers without experts: read each kind of layer separately
         kinds.insert(0, probe_config(record, "the configuration", dense=True))
         readings.insert(0, read_probed_config(kinds[0], other, deep, strict)[0])
     beside = [ConfigDifference() if other is None else x.compare(other) for x in kinds]

@@ -116,7 +116,7 @@ class Backward:
                 stops = not value.requires_grad
                 (back,) = (0 * argument,) if stops else torch.autograd.grad(value, argument, gradient)
             return model.permute_axes(back, out, x.indices)
-        if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t less W_0
+        if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t minus W_0
             whole = tuple(x for x in part if x[0] != updated)
             init: Key = tuple((role, "init" if role == updated else mode) for role, mode in part)
             return self._compute_through(s, k, whole, upper) - self._compute_through(s, k, init, upper)

@@ -126,7 +126,7 @@ def _train_quadratic(
     """
     value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
     placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
-    share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
+    share = at.get("s", 1.0)  # an expert's gradient is divided by the whole batch size
     generator = torch.Generator(how.device).manual_seed(20240)
     w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)
     adam: Any = torch.optim.AdamW(
@@ -305,7 +305,7 @@ class Mixture:
 
         def loss(step: int) -> Tensor:
             loss, balancing = self.losses(step)
-            return loss + balancing - balancing.detach()  # the gradient is of both, the value the first's
+            return loss + balancing - balancing.detach()  # gradient of both losses, value of the first
 
         late = list(descend(adam, loss, rates.steps))[-(rates.steps // 4) :]
         self.late: Array = torch.stack(late).mean(0).cpu().numpy().astype(np.float64)
@@ -331,7 +331,7 @@ class Mixture:
             g = torch.cat([x.flatten(1) for x in parts], 1).double()
             first, second = first + g / SAMPLES, second + g**2 / SAMPLES
         noise = (second - first**2) * SAMPLES / (SAMPLES - 1)
-        mean = (first**2 - noise / SAMPLES).mean(1).clamp(min=0)  # without what the noise adds to it
+        mean = (first**2 - noise / SAMPLES).mean(1).clamp(min=0)  # subtract the contribution of the noise
         return mean.sqrt().cpu().numpy(), noise.mean(1).sqrt().cpu().numpy()
 
 

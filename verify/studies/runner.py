@@ -74,7 +74,7 @@ class Experiment:
 def _read_experiment(name: str) -> Experiment:
     data = load_shipped_toml(__package__, f"claims/{name}.toml")
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
-    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
+    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # settings of the file are defaults
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
         claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})

@@ -136,7 +136,7 @@ def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
             raise
         line = " ".join(str(error).split())[:160]
         raise UsageError(
-            f"the model does not learn {what}, inputs {tuple(x.shape)}: {line}; give other --data"
+            f"the model cannot be trained on {what}, with inputs of shape {tuple(x.shape)}: {line}; give other --data"
         ) from None
 
 

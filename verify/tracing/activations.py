@@ -108,10 +108,8 @@ def find_function_of_class(f: Callable[[Tensor], Tensor], name: str = "") -> str
         >>> [find_function_of_class(f) for f in (torch.exp, lambda x: 1 + torch.tanh(x), lambda x: 3 * x)]
         ['exp', 'sigmoid', '']
     """
-    both, names = (
-        (measure_properties(f), measure_properties(lambda u: -f(u))),
-        sorted(ELEMENTWISE_FUNCTIONS, key=lambda x: x != name),
-    )
+    both = (measure_properties(f), measure_properties(lambda u: -f(u)))
+    names = sorted(ELEMENTWISE_FUNCTIONS, key=lambda x: x != name)
     return next((x for x in names if any(matches_class(FUNCTIONS[x], values) for values in both)), "")
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .data_movement import find_positions
+from .equation_constants import convert_constant
 from .graph import View
-from .indices import convert_constant
 from .nodes import Concatenation, ConstantNode, FixedConcatenation, IndexClass, Parameter, PartialTensor
 from .products import act_on_constant, assign_labels
 from .reader import Reader
@@ -40,15 +40,10 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
         return value
     d, at = cut[0]
     before = base.node.pieces if isinstance(base.node, PartialTensor) else []
-    if (
-        not isinstance(base.node, ConstantNode | PartialTensor)
-        or len(cut) > 1
-        or any(piece[2] != d for piece in before)
-    ):
+    new = isinstance(base.node, ConstantNode | PartialTensor) and at == [*range(at[0], at[-1] + 1)]
+    if not new or len(cut) > 1 or any(piece[2] != d for piece in before):
         raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
-    if at != [*range(at[0], at[-1] + 1)]:
-        raise reader.fail("writes into a part of a tensor; torch.cat its parts")
     if [a for a, *_ in pieces] + [sizes[d]] == [0, *(b for _, b, *_ in pieces)]:
         return concatenate_views(reader, [v for *_, v in pieces], d, reader.shapes[0])
     return View(PartialTensor(pieces=pieces), base.dims)

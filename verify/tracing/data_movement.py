@@ -4,7 +4,7 @@ Such a call is applied to a tensor of the numbers 0, 1, 2, ...: its result then 
 entries come. Along each dimension of the result, these positions are decomposed as a number is into its digits: one
 digit for each index of the tensor that varies there, the slowest first, and digits that only repeat. For example,
 ``x.view(2, 3).T`` of a vector of six has the digit (0, 1, 2) along its first dimension and (0, 3) along its second.
-Read next: ``indices.py`` (slices), ``concatenation.py`` (tensors assembled from parts).
+Read next: ``slicing.py`` (slices), ``concatenation.py`` (tensors assembled from parts).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from .graph import Dims, View
-from .indices import select_entries, select_entry, slice_view
 from .nodes import IndexClass, PartialTensor, Sizes
 from .reader import Reader
 from .recording import Recording, TensorRef, TorchCall, iterate_leaves
 from .rule_table import register_rule
+from .slicing import select_entries, select_entry, slice_view
 
 Positions = NDArray[np.int64]
 """Positions of entries, in a flattened tensor or along one index."""

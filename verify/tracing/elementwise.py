@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .equation_constants import convert_constant, make_fixed_constant, varies_along_growing_axis
 from .graph import NUMBER_IN_NAME, View, multiply_factors
-from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
 from .nodes import (
     CentredSignal,
     Concatenation,
@@ -42,6 +42,7 @@ from .nodes import (
 from .permuted_copies import find_permuted_pair, has_negated_entries
 from .products import NEGATED_COPY, act_on_constant, assign_broadcast_keys, assign_labels, contract_views
 from .reader import Reader
+from .slicing import select_entry
 
 FIXED_SUM_FUNCTIONS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
@@ -370,24 +371,18 @@ def scale_view(reader: Reader, x: View, by: View) -> View:
     if max(peaks) > 1.2 * min(peaks):
         raise reader.fail("multiplies by a constant whose large entries become rarer with size; no equation says this")
     wide = add_broadcast_dims(x, by)
-    if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
-        return contract_views(
-            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
-        )  # of each entry there are several
     kept = _find_fixed_sum_slots(x.node)
-    if any(
-        n > 1 and kept & {*wide.dims[d - c.dim()]} and bool((c.diff(dim=d) != 0).any()) for d, n in enumerate(c.shape)
-    ):
-        return contract_views(
-            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
-        )  # these sum to what they did not
+    for d, n in enumerate(c.shape):
+        dim = wide.dims[d - c.dim()]
+        repeats = not all(isinstance(e, int) for e in dim)  # each entry gets several multiples
+        weighs = bool(kept.intersection(dim)) and bool((c.diff(dim=d) != 0).any())  # the sum is not fixed any more
+        if n > 1 and (repeats or weighs):
+            return contract_views(reader, *assign_broadcast_keys([convert_constant(reader, by), x]))
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.omitted_factors.add((NUMBER_IN_NAME.sub("*", reader.where), round(first, 9)))
     made = partial(derive_same_size, reader, wide, lambda v: v * c.to(v.dtype), note=note)
-    if (
-        abs(float(c.double().mean())) < MIN_RELATIVE_MEAN * float(c.double().square().mean().sqrt())
-        and not x.node.is_weight
-    ):
+    even = abs(float(c.double().mean())) < MIN_RELATIVE_MEAN * float(c.double().square().mean().sqrt())
+    if even and not x.node.is_weight:
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
         if along and not any(wide.get_index(e).fixed for dim in along for e in dim):  # no table of angles by position
             return made(kind=Permutation, signed=True)

@@ -46,7 +46,7 @@ EquationSides = tuple[Iterable[str], str]
 """An equation: the indices of its left side, and its right side as text."""
 
 
-class EquationWriter:
+class NetworkWriter:
     """The text of one network.
 
     Attributes:
@@ -98,7 +98,7 @@ class EquationWriter:
         ])  # fmt: skip
 
 
-def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSides:
+def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSides:
     """Returns the equation of a product, in the order: multiplier, gates, parameters, the signal they act on.
 
     Parameters are ordered so that the first one to act on the signal stands next to it: ``alpha gate[e] V[a,b] h[b]``.
@@ -168,7 +168,7 @@ def _write_product(writer: EquationWriter, node: ContractionNode) -> EquationSid
     return [indices[x] for x in node.out], " ".join(text)
 
 
-def _write_sum(writer: EquationWriter, node: TracedNode) -> EquationSides:
+def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
     """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
     names = writer.names
     indices, terms = names.name_slots(node), []
@@ -184,7 +184,7 @@ def _write_sum(writer: EquationWriter, node: TracedNode) -> EquationSides:
     return indices, " + ".join(terms)
 
 
-def _write_shift(writer: EquationWriter, node: ShiftedSignal) -> EquationSides:
+def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
     The constant has the same value along axes that grow; if it varies there, a frozen tensor is added, too.
@@ -203,7 +203,7 @@ def _write_shift(writer: EquationWriter, node: ShiftedSignal) -> EquationSides:
     return indices, " + ".join(terms)
 
 
-def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides:
+def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
     """Returns the equation of a function, with the index that it acts along: ``y[a] = rmsnorm(x[a]; a)``.
 
     Raises:
@@ -236,7 +236,7 @@ def _write_function(writer: EquationWriter, node: FunctionNode) -> EquationSides
     return indices, f"{name}({inner}{f'; {over}' if over and sum(map(bool, indices)) > 1 else ''})"
 
 
-def _write_pick(writer: EquationWriter, node: EntryPick) -> EquationSides:
+def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
     """Returns the equation of a node that picks one entry along an axis of fixed size.
 
     The language has no entries, so the sum over the axis is written; it has the same power of the sizes.
@@ -252,7 +252,7 @@ def _write_pick(writer: EquationWriter, node: EntryPick) -> EquationSides:
     return left, names.write_tensor(node.source, indices)
 
 
-def _write_statement(writer: EquationWriter, node: TracedNode) -> EquationSides:
+def _write_statement(writer: NetworkWriter, node: TracedNode) -> EquationSides:
     """Returns the equation of a node.
 
     Raises:
@@ -274,7 +274,7 @@ def _write_statement(writer: EquationWriter, node: TracedNode) -> EquationSides:
     raise node.fail(f"no equation can express {node}; give the equations with --network")
 
 
-def _write_output(writer: EquationWriter, root: TracedNode) -> str:
+def _write_output(writer: NetworkWriter, root: TracedNode) -> str:
     """Returns the right side of the scalar output f, which is summed over all indices of the module's output.
 
     If the output has axes that grow, a readout parameter is added for them: ``f = Readout[a] h[a]``. If it has an axis
@@ -325,7 +325,7 @@ def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], the
     return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
-def _write_parameter_as_signal(writer: EquationWriter, node: Parameter, indices: Sequence[str]) -> str:
+def _write_parameter_as_signal(writer: NetworkWriter, node: Parameter, indices: Sequence[str]) -> str:
     """Writes a parameter that acts on no signal (a scalar gain, the argument of a function) as a signal.
 
     A line such as ``w_gain[a] = w[a] C`` is added, in which the parameter acts on a constant; the result is the text
@@ -367,7 +367,7 @@ def _list_summed_axes(names: EquationNames, node: ContractionNode, labels: Itera
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
 
-def _absorb_factor(writer: EquationWriter, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
+def _absorb_factor(writer: NetworkWriter, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
     """Records a factor of the module that a single parameter absorbs: the factor is the same in all uses of it.
 
     Args:
@@ -389,7 +389,7 @@ def _absorb_factor(writer: EquationWriter, node: TracedNode, tensors: Sequence[A
         writer.multiplied[writer.names.part_names.get(name, name)] = own
 
 
-def _collect_multipliers(writer: EquationWriter) -> dict[str, tuple[str, Powers]]:
+def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]:
     """Returns, for each multiplier, the path of the module and the powers of the sizes that it multiplies by.
 
     Factors that the parameters of the product absorb already are divided out.

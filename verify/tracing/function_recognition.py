@@ -96,7 +96,7 @@ class DominatorTree:
         for number in (*run.parameters, *run.inputs):
             self._add_tensor(number, ROOT)
         for k, call in enumerate(run.calls):
-            read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
+            read = {r.number for r in call.iterate_inputs()}
             live = [n for n in read if n in self.parent]
             # A function of frozen tensors only, such as a table of angles, is a constant.
             live = [] if run.frozen.issuperset(live) else live
@@ -133,7 +133,7 @@ class DominatorTree:
 
     def list_live_arguments(self, call: TorchCall) -> list[int]:
         """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
-        return [r.number for r in iterate_refs((call.arguments, call.keywords)) if r.number in self.parent]
+        return [r.number for r in call.iterate_inputs() if r.number in self.parent]
 
     def list_calls_between(self, x: int, y: int) -> list[int]:
         """Returns the positions of the calls that compute y from x, in order."""
@@ -203,7 +203,7 @@ class RecordedFunction:
 
 @dataclass(frozen=True)
 class KnownFunction:
-    """A recognised function: y = numbers * f(x) + middle.
+    """A recognised function: y = factors * f(x) + offset.
 
     Attributes:
         functions: the function that was probed, at every build.
@@ -244,8 +244,8 @@ class KnownFunctions:
     Attributes:
         runs: the recordings, one for each build.
         tree: the dominator tree of the first recording.
-        excluded: tensors that were excluded from recognition (``leave``), and are read from the call that makes them.
-        results: results of earlier probing, so that equal functions (``RecordedFunction.mark``) are probed once.
+        excluded: tensors that were excluded from recognition (``exclude``), and are read from the call that makes them.
+        results: results of earlier probing, so that equal functions (``RecordedFunction.make_key``) are probed once.
         needed: the tensors from which the output is computed, once recognised functions replace calls.
         found: the recognised function of each tensor that has one.
     """
@@ -266,7 +266,7 @@ class KnownFunctions:
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
-            read = {r.number for r in iterate_refs((call.arguments, call.keywords))}
+            read = {r.number for r in call.iterate_inputs()}
             for number in {r.number for r in iterate_refs(call.result)} & self.needed - read:
                 known = None if number in self.excluded else self.find_function(number)
                 if known is not None:
@@ -288,28 +288,24 @@ class KnownFunctions:
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
         last = run.calls[self.tree.producer[y]]
-        if self._are_plain_calls([last]) and (
-            not (own := self.tree.list_live_arguments(last)) or self._list_same_shape_dominators(own[0])
-        ):
+        own = self.tree.list_live_arguments(last)
+        if self._are_plain_calls([last]) and (not own or self._list_same_shape_dominators(own[0])):
             return None
-        chain = [
-            x
-            for x in self._list_same_shape_dominators(y)
-            if not self._are_plain_calls([run.calls[k] for k in self.tree.list_calls_between(x, y)])
-        ]
+        dominators = self._list_same_shape_dominators(y)
+        chain = [x for x in dominators if not self._has_plain_calls_between(x, y)]
         answers = [known for x in chain if (known := self.recognise_pair(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
-        if best is None or (
-            best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, self.tree.list_live_arguments(last)))
-        ):
+        if best is None or (best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, own))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
             # If only factors and reshapes lie between, the later argument is as good.
-            if self._are_plain_calls(
-                [run.calls[k] for k in self.tree.list_calls_between(best.argument, near.argument)]
-            ):
+            if self._has_plain_calls_between(best.argument, near.argument):
                 best = near
         return best
+
+    def _has_plain_calls_between(self, x: int, y: int) -> bool:
+        """Tests whether all calls that compute y from x are plain (see ``_are_plain_calls``)."""
+        return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
         """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
@@ -364,10 +360,13 @@ class KnownFunctions:
         Args:
             call: the call that computes the sum.
         """
-        read = [] if call is None else self.tree.list_live_arguments(call)
-        if len(read) != 2 or not (chain := self.tree.list_dominators(next(iterate_refs(call.result)).number)):  # type: ignore[union-attr]
+        if call is None:
             return False
-        x, y = chain[-1], next(iterate_refs(call.result)).number  # type: ignore[union-attr]
+        y = next(iterate_refs(call.result)).number
+        read, dominators = self.tree.list_live_arguments(call), self.tree.list_dominators(y)
+        if len(read) != 2 or not dominators:
+            return False
+        x = dominators[-1]
         v = draw_normal(self.runs[0].tensors[x], 3)
         with in_float64():
             maps = [self.make_functions(x, z)[0] for z in (*read, y)]
@@ -561,10 +560,8 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
     """
     along: Any = over[0] if len(over) == 1 else over
     for name, f in DIM_FUNCTIONS.items():
-        numbers, near = (
-            [],
-            VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE,
-        )  # strict: the rest of a mean grows with the width
+        numbers = []
+        near = VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE  # strict: the rest of a mean grows with the width
         for g in maps:
             at = [s * draw_normal(g.argument, 5 + k) for k, s in enumerate(PROBE_SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at

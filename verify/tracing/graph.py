@@ -41,8 +41,7 @@ def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) 
     made: dict[int, TracedNode] = {}
     for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
-        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        made[node.number] = change(node if alike else node.copy_with(sources=sources))
+        made[node.number] = change(node.with_sources(sources))
     return made[root.number]
 
 

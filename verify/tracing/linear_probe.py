@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from .elementwise import add_constant, add_views, compute_structure_key
+from .equation_constants import collapse_constant, make_fixed_constant
 from .graph import Dims, View
-from .indices import collapse_constant, make_fixed_constant
 from .nodes import IndexClass, PartialTensor
 from .products import contract_views
 from .reader import Reader
-from .recording import Recording, TensorRef, TorchCall, as_real_pairs, iterate_refs
+from .recording import Recording, TensorRef, TorchCall, as_real_pairs
 
 MAX_PROBED_ENTRIES = 3000
 """Maximum number of entries along the axes that do not grow, which is also the maximum number of probing calls."""
@@ -60,7 +60,7 @@ def read_linear_map(reader: Reader) -> list[View]:
     Raises:
         Unreadable: the call is not linear (plus a constant) in its signals, or it mixes entries along a growing axis.
     """
-    numbers = [[r.number for r in iterate_refs((c.arguments, c.keywords))] for c in reader.calls]
+    numbers = [[r.number for r in c.iterate_inputs()] for c in reader.calls]
     views = {k: reader.get_view(TensorRef(n)) for k, n in enumerate(numbers[0])}
     places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]

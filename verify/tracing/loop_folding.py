@@ -79,11 +79,8 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
         if not isinstance(node, ContractionNode):
             return node.copy_with(sources=sources)
         inner, mine = sources[0]
-        factor = (
-            ()
-            if node.factor and (set(node.factor) == {1.0} or (not loops and _is_constant_factor(node.factor)))
-            else node.factor
-        )
+        steady = set(node.factor) == {1.0} or (not loops and _is_constant_factor(node.factor))
+        factor = () if steady else node.factor
         if len(sources) == 1 and set(mine) == set(node.out) and isinstance(inner, ContractionNode):
             out = tuple(inner.out[mine.index(x)] for x in node.out)  # a factor alone belongs to what makes its source
             return inner.copy_with(
@@ -109,7 +106,8 @@ def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBui
 
 
 def _is_constant_factor(factor: PerBuild) -> bool:
-    return max(factor) - min(factor) <= 1e-9 * abs(factor[0])
+    """Return whether a factor is the same number at every build; an empty one is 1."""
+    return not factor or max(factor) - min(factor) <= 1e-9 * abs(factor[0])
 
 
 class UnlikeTerms(Exception):
@@ -147,9 +145,7 @@ class LoopFolder:
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
         """Return the node with the loops in its sources merged."""
-        sources = tuple((self.fold_node(c), labels) for c, labels in node.sources)
-        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        return node if alike else node.copy_with(sources=sources)
+        return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
         """Return the terms of a sum whose terms may be sums themselves; the inner sums are added to ``prefixes``."""
@@ -186,19 +182,13 @@ class LoopFolder:
                 continue
             lift.join_loop_index(self.parameters)
             if deep:  # all loops of one length over the stream are one loop
-                if (
-                    self.layer_index is not None
-                    and self.layer_index.find_root().sizes == lift.loop_index.find_root().sizes
-                ):
-                    join_indices(self.layer_index, lift.loop_index)
-                self.layer_index = lift.loop_index.find_root()
+                known, index = self.layer_index and self.layer_index.find_root(), lift.loop_index.find_root()
+                if known is not None and known.sizes == index.sizes:
+                    join_indices(known, index)
+                self.layer_index = index.find_root()
             folded.append((lift.sum_over_loop(first), labels))
-            word = "layers" if deep else "terms"
-            which = (
-                f"{word} {lift.loop_numbers[0]} to {lift.loop_numbers[-1]}"
-                if lift.loop_numbers
-                else f"{len(group)} {word}"
-            )
+            word, turns = "layers" if deep else "terms", lift.loop_numbers
+            which = f"{word} {turns[0]} to {turns[-1]}" if turns else f"{len(group)} {word}"
             self.notes.append((first.where, f"{which} are alike and written once"))
         if not folded:
             return None
@@ -325,9 +315,8 @@ class MergedTerms:
             (*self.merge_nodes([n.sources[k][0] for n in nodes]), labels) for k, (_, labels) in enumerate(first.sources)
         ]
         if isinstance(first, EntryPick):
-            return self._merge_picks(
-                first, lifted[0], self.varies_between_terms(n.at[0] for n in nodes if isinstance(n, EntryPick))
-            )
+            varies = self.varies_between_terms(n.at[0] for n in nodes if isinstance(n, EntryPick))
+            return self._merge_picks(first, lifted[0], varies)
         folds = any(fold is not None for _, _, fold, _ in lifted)
         mine = max(first.labels) + 1 if isinstance(first, ContractionNode) else len(first.indices)
         sources = []
@@ -337,8 +326,7 @@ class MergedTerms:
                 new[slot] = label
             sources.append((c, tuple(new)))
         if not folds:
-            alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
-            return first if alike else first.copy_with(sources=tuple(sources)), [*first.slots], None
+            return first.with_sources(tuple(sources)), [*first.slots], None
         made = first.copy_with(sources=tuple(sources), indices=[*first.indices, self.loop_index])
         if isinstance(made, ContractionNode):
             made.out, made.labels = (*made.out, mine), {**made.labels, mine: self.loop_index}
@@ -388,9 +376,8 @@ def split_packed_parameters(root: TracedNode) -> TracedNode:
                 )
             elif isinstance(node, PartSelector):
                 value = node.value.select(slot, k)
-                cache[mark] = (
-                    node.copy_with(indices=remove_slot(node.indices, slot), value=value) if value.any() else None
-                )
+                rest = remove_slot(node.indices, slot)
+                cache[mark] = node.copy_with(indices=rest, value=value) if value.any() else None
             elif slot in node.over or not isinstance(node, ContractionNode | SumNode | FunctionNode):
                 raise node.fail("mixes the entries of an axis")
             else:

@@ -70,7 +70,7 @@ class TrainingWatch:
             x: call
             for call in self.first.calls
             for x in _list_numbers(call.result)
-            if x not in _list_numbers(_get_inputs(call))
+            if x not in [r.number for r in call.iterate_inputs()]
         }  # a tensor that is returned unchanged or changed in place keeps its maker
 
     def _record(self) -> Recording:
@@ -87,7 +87,7 @@ class TrainingWatch:
         norms: dict[int, frozenset[str]] = {}  # signals made of parameters alone, with the names of these
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
-            mine = dict.fromkeys(r.number for r in iterate_refs((call.arguments, call.keywords)))
+            mine = dict.fromkeys(r.number for r in call.iterate_inputs())
             acted, made = [x for x in mine if x in signals], list(iterate_refs(call.result))
             held = [x for x in mine if x in weights]
             if held and made and not acted:
@@ -367,7 +367,7 @@ class TrainingWatch:
 
     def _iterate_needed(self, call: TorchCall) -> Iterator[int]:
         """Yields the numbers of all tensors that are needed to rerun a call."""
-        for x in _list_numbers(_get_inputs(call)):
+        for x in [r.number for r in call.iterate_inputs()]:
             yield x
             if x in self.weights and x in self.makers:
                 yield from self._iterate_needed(self.makers[x])
@@ -384,7 +384,7 @@ class TrainingWatch:
         if (name := first.parameters.get(number, "")) in values:
             return values[name].to(first.tensors[number].dtype)
         again = self.weights.get(number, frozenset()) & values.keys()
-        if call is None or not (again or any(x in self.chosen for x in _list_numbers(_get_inputs(call)))):
+        if call is None or not (again or any(x in self.chosen for x in [r.number for r in call.iterate_inputs()])):
             return first.tensors[number]
         return _rerun(
             call, lambda n: self._compute_weight(n, run, values) if n in self.weights else run.tensors[n], number
@@ -402,11 +402,6 @@ def _rerun(call: TorchCall, value: Callable[[int], Tensor], number: int | None =
     with in_float64():
         found = call.rerun(value)
     return found[0 if number is None else _list_numbers(call.result).index(number)]
-
-
-def _get_inputs(call: TorchCall) -> Any:
-    """Returns the positional and keyword arguments of a call."""
-    return call.arguments, call.keywords
 
 
 def _list_numbers(tree: Any) -> list[int]:

@@ -29,7 +29,7 @@ from scaling_algebra.waiting import iterate_with_progress
 from . import concatenation, data_movement, recognised_functions, routing, rules  # noqa: F401 - fill the table
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
 from .equation_names import Powers, Span
-from .equation_writer import EquationWriter
+from .equation_writer import NetworkWriter
 from .function_recognition import KnownFunctions
 from .gradients import (
     FROZEN,
@@ -247,7 +247,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, f
 
     The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
     much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
-    axis of its own, and the recordings make all experts active (``record_forward(..., every=K)``), so that each of them
+    axis of its own, and the recordings make all experts active (``record_forward(force_topk=K)``) so that each of them
     is seen.
 
     Args:
@@ -322,7 +322,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, f
     for axis, (again, made) in zip(loops, longer, strict=True):
         _append_sizes(order, list(walk_graph(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
     output = drop_same_size_nodes(output)[0]
-    writer = EquationWriter(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
+    writer = NetworkWriter(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
     text, signals = writer.write_toml(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
@@ -395,10 +395,10 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
 
 
 def _find_untrained_stream(network: Network) -> str:
-    """Returns a signal that the layers read although nothing that makes it trains, or "".
+    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if none exists.
 
-    One layer is read for all, so the change of its input by other layers is lost; here that is the only change there
-    is.
+    When one layer is read as representative of all, changes of its input by earlier layers are not seen. For such a
+    signal these are the only changes, so that the answer would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}

@@ -172,6 +172,11 @@ class TracedNode:
         """Return a copy of the node in which some attributes are changed."""
         return replace(self, **{"number": next(_COUNT), **changes})
 
+    def with_sources(self, sources: tuple[Source, ...]) -> Self:
+        """Return the node with other sources; the node itself if each source is the same object as before."""
+        alike = all(a is b for (a, _), (b, _) in zip(sources, self.sources, strict=True))
+        return self if alike else self.copy_with(sources=sources)
+
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
         """Return the exact value at the first build, its dimensions as ``indices``.
 

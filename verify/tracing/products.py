@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from .equation_constants import convert_constant, make_fixed_constant, varies_along_growing_axis
 from .graph import Dims, View, multiply_factors
-from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
 from .nodes import (
     Concatenation,
     ConstantNode,
@@ -30,6 +30,7 @@ from .nodes import (
 )
 from .permuted_copies import find_permuted_copies, find_permuted_pair, has_negated_entries
 from .reader import Reader
+from .slicing import slice_node
 
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key (any hashable value) for each of its dimensions."""

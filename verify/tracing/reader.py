@@ -2,7 +2,7 @@
 
 The recordings (builds) have the same calls at different sizes. When a call splits a dimension, as
 ``x.view(heads, -1)`` does, the dimension of the parameter or input that it comes from is split, and the reading
-restarts from the beginning. Read next: ``indices.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
+restarts from the beginning. Read next: ``slicing.py`` (slices), ``rules.py`` (a rule for each call), ``models.py``
 (checks the equations).
 """
 
@@ -78,13 +78,11 @@ class Reader:
         read_function: Callable[[Reader, KnownFunction, int], View],
         known_functions: KnownFunctions,
     ):
-        self.runs, self.builds, self.splits, self.apply_rule, self.read_function = (
-            runs,
-            len(runs),
-            splits,
-            apply_rule,
-            read_function,
-        )
+        self.runs = runs
+        self.builds = len(runs)
+        self.splits = splits
+        self.apply_rule = apply_rule
+        self.read_function = read_function
         self.known_functions = known_functions
         self.views: dict[int, View] = {}
         self.read_calls: list[tuple[TorchCall, TensorRef, View]] = []
@@ -129,18 +127,14 @@ class Reader:
             calls: the call at every build.
         """
         call, found = calls[0], self.known_functions.found
-        results, numbers = (
-            list(iterate_refs(call.result)),
-            {r.number for r in iterate_refs((call.arguments, call.keywords))},
-        )
+        results = list(iterate_refs(call.result))
+        numbers = {r.number for r in call.iterate_inputs()}
         self.values = [[run.get_tensor(r) for run in self.runs] for r in results]
         self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
         for k, r in enumerate(results):
             if r.number in found and r.number not in numbers:
-                x, told = (
-                    self.get_view(TensorRef(found[r.number].argument)),
-                    partial(self.read_function, self, found[r.number], r.number),
-                )
+                x = self.get_view(TensorRef(found[r.number].argument))
+                told = partial(self.read_function, self, found[r.number], r.number)
                 made = (
                     [self.make_constant(v) for v in self.values]
                     if x.is_constant
@@ -155,7 +149,7 @@ class Reader:
             if has_trained_parameter(self, self.views[number].node):
                 self.views[number] = stop_gradient(self, self.views[number])
             self.no_grad_tensors.discard(number)
-        read = [self.get_view(r) for r in iterate_refs((call.arguments, call.keywords))]
+        read = [self.get_view(r) for r in call.iterate_inputs()]
         if all(v.is_constant for v in read):
             self.views |= {r.number: self.make_constant(v) for r, v in zip(results, self.values, strict=True)}
             return
@@ -363,10 +357,7 @@ def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any)
         Unreadable: the sum is smaller than 1e-9 of its largest term.
     """
     if isinstance(made, View) and isinstance(made.node, SumNode):
-        terms = (
-            reader.runs[0].tensors.get(r.number)
-            for r in iterate_refs((reader.calls[0].arguments, reader.calls[0].keywords))
-        )
+        terms = (reader.runs[0].tensors.get(r.number) for r in reader.calls[0].iterate_inputs())
         size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
         got = float(reader.runs[0].tensors[results[0].number].abs().max())
         if size and min(size) > 0 and got <= 1e-9 * max(size):

@@ -27,9 +27,9 @@ from .elementwise import (
     scale_view,
     skip_same_size_nodes,
 )
+from .equation_constants import convert_constant
 from .function_recognition import KnownFunction
 from .graph import View
-from .indices import convert_constant
 from .nodes import (
     CentredSignal,
     FunctionNode,
@@ -44,7 +44,7 @@ from .nodes import (
 )
 from .products import contract_views
 from .reader import Reader
-from .recording import TensorRef, iterate_refs
+from .recording import TensorRef
 from .routing import apply_selection, find_dim_slots
 
 SUBSTITUTE_NOTE = ", which scales with the same powers but has other values"
@@ -75,7 +75,7 @@ def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
     if made is None:
         reader.known_functions.exclude(number)
         raise Restart
-    return scale_view(reader, made, reader.make_scalar(known.factors)) if {*known.factors} != {1.0} else made
+    return scale_view(reader, made, reader.make_scalar(known.factors))
 
 
 def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple[int, ...]) -> View | None:
@@ -133,7 +133,7 @@ def _has_other_readers(reader: Reader, x: View) -> bool:
     """Tests whether more than one call reads a parameter that a view is made of."""
     run, names = reader.runs[0], {y.name for y in walk_graph(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
-    return sum(any(r.number in own for r in iterate_refs((c.arguments, c.keywords))) for c in run.calls) > 1
+    return sum(any(r.number in own for r in c.iterate_inputs()) for c in run.calls) > 1
 
 
 def _subtract_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:
@@ -180,7 +180,7 @@ def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
         declared = f"its values contradict the class that functions.toml gives {reader.rule_name}; correct it there"
         raise reader.fail(declared if reader.rule_name in FUNCTIONS else known.why)
     if known.name == "same" and known.rank == 0:
-        return x if {*known.factors} == {1.0} else scale_view(reader, x, reader.make_scalar(known.factors))
+        return scale_view(reader, x, reader.make_scalar(known.factors))
     if known.name == "same":
         return derive_same_size(
             reader, x, known.evaluate, note=f"{reader.rule_name} is left out: it does not change the recorded values"
@@ -189,7 +189,7 @@ def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
         sign = apply_function(reader, "tanh", x, torch.sign)
         sign.node.note = f"{reader.rule_name} is read as x tanh(x){SUBSTITUTE_NOTE}"
         made = multiply_views(reader, sign, x)
-        return made if {*known.factors} == {1.0} else scale_view(reader, made, reader.make_scalar(known.factors))
+        return scale_view(reader, made, reader.make_scalar(known.factors))
     if known.rank == 2:
         linear = apply_function(reader, "silu", x, lambda v: known.evaluate(v) - torch.tanh(v))
         linear.node.note = f"{reader.rule_name} is read as {known.name}{SUBSTITUTE_NOTE}"
@@ -200,14 +200,8 @@ def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
         made = apply_function(reader, known.name, x, known.evaluate)
         if known.rank == 3:
             made.node.note = f"{reader.rule_name} is read as {known.name}, which it equals at the recorded values"
-        if {*known.factors} != {1.0}:
-            made = scale_view(reader, made, reader.make_scalar(known.factors))
-    return made if known.offset == 0 else add_constant(reader, made, _make_scalar(reader, known.offset))
-
-
-def _make_scalar(reader: Reader, number: float) -> View:
-    """Returns a constant with the same value at every build."""
-    return reader.make_scalar([number] * reader.builds)
+        made = scale_view(reader, made, reader.make_scalar(known.factors))
+    return made if known.offset == 0 else add_constant(reader, made, reader.convert_operand(known.offset))
 
 
 def _substitute_function(reader: Reader, name: str, x: View, value_function: TensorFunction) -> View:
@@ -221,7 +215,7 @@ def _substitute_function(reader: Reader, name: str, x: View, value_function: Ten
     """
     if (sign := determine_sign(value_function)) < 0:
         made = _substitute_function(reader, name, x, lambda v: -value_function(v))
-        return scale_view(reader, made, _make_scalar(reader, sign))
+        return scale_view(reader, made, reader.convert_operand(sign))
     made = apply_function(reader, name, x, value_function)
     made.node.note = f"{reader.rule_name} is read as {name}{SUBSTITUTE_NOTE}"
     return made

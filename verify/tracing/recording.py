@@ -79,6 +79,10 @@ class TorchCall:
     stale: frozenset[int] = frozenset()
     without_gradients: bool = False
 
+    def iterate_inputs(self) -> Iterator[TensorRef]:
+        """Yields the references to the tensors among the arguments, in order."""
+        return iterate_refs((self.arguments, self.keywords))
+
     def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
         """Runs the call again on other tensors and returns the resulting tensors.
 
@@ -265,8 +269,8 @@ class Recorder(TorchFunctionMode):
 
     Args:
         strict: whether converting a computed tensor to a Python number is an error, since a branch may depend on it.
-        every: as for ``record_forward``.
-        apart: as for ``record_forward``.
+        force_topk: as for ``record_forward``.
+        decompose: as for ``record_forward``.
 
     Attributes:
         run: the recording.
@@ -281,13 +285,11 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, strict: bool = True, force_topk: int | None = None, decompose: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.force_topk_all, self.decompose, self.path = (
-            Recording(),
-            strict,
-            force_topk,
-            decompose,
-            [""],
-        )
+        self.run = Recording()
+        self.strict = strict
+        self.force_topk_all = force_topk
+        self.decompose = decompose
+        self.path = [""]
         self.ids: dict[int, int] = {}
         self.live_tensors: list[Tensor] = []
         self.versions: dict[int, int] = {}
@@ -332,11 +334,8 @@ class Recorder(TorchFunctionMode):
         if name == "einsum" and isinstance(args[0], str):
             args = self._record_pairs(func, *_parse_einsum(*args))
         if name in PYTHON_CONVERSIONS and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
-            every = (
-                ", or let build return K = M (all experts active)"
-                if any(c.name == "topk" for c in self.run.calls)
-                else ""
-            )
+            selects = any(c.name == "topk" for c in self.run.calls)
+            every = ", or let build return K = M (all experts active)" if selects else ""
             todo = f"equations would hold only for these values; remove the branch (assert, early exit){every}"
             raise self.fail(name, f"Python code branches on a computed tensor; {todo}")
         if isinstance(keywords.get("out"), Tensor):
@@ -663,7 +662,7 @@ def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set
     """
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in iterate_refs(call.result)):
-            numbers |= {x.number for x in iterate_refs((call.arguments, call.keywords))}
+            numbers |= {x.number for x in call.iterate_inputs()}
     return numbers
 
 
@@ -682,9 +681,7 @@ def find_balance_buffers(run: Recording) -> list[str]:
 
     Such a buffer is the bias of load balancing without an auxiliary loss.
     """
-    scores = {
-        x.number for call in run.calls if call.name == "topk" for x in iterate_refs((call.arguments, call.keywords))
-    }
+    scores = {x.number for call in run.calls if call.name == "topk" for x in call.iterate_inputs()}
     shifting, passed = _find_ancestors(run, scores), _find_ancestors(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
 

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from .elementwise import add_broadcast_dims, apply_function, check_shares, derive_same_size
 from .graph import View
-from .indices import select_entries
 from .nodes import DataNode, FunctionNode, IndexClass, PartialTopK, Selection
 from .products import contract_views
 from .reader import Reader
 from .rule_table import register_rule
+from .slicing import select_entries
 
 
 def find_dim_slots(reader: Reader, x: View, d: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from .graph import View
 from .linear_probe import read_linear_map
 from .nodes import DataNode
 from .reader import Reader, stop_gradient
-from .recording import GRADIENT_STOPS, iterate_leaves, iterate_refs, map_leaves
+from .recording import GRADIENT_STOPS, iterate_leaves, map_leaves
 from .rule_table import FACTORY_PREFIXES, IDENTITY_CALLS, RULES, normalise_call_name
 
 COMPARISON_CALLS = {"gt", "lt", "ge", "le", "eq", "ne"}
@@ -51,10 +51,7 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return x
     if name in CALLS_ON_SUMMED_PARTS:
         args = map_leaves(args, View, apart)
-    if any(
-        reader.runs[0].tensors[r.number].is_complex()
-        for r in iterate_refs((reader.call.arguments, reader.call.keywords))
-    ):
+    if any(reader.runs[0].tensors[r.number].is_complex() for r in reader.call.iterate_inputs()):
         return _try_linear_map(
             reader, reader.fail("computes with complex numbers other than by a constant factor; use real numbers")
         )

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .data_movement import reshape_view
 from .elementwise import add_views, apply_function, multiply_views, scale_view
+from .equation_constants import convert_constant
 from .graph import View
-from .indices import convert_constant
 from .nodes import SameSizeNode
 from .products import contract_views
 from .reader import Reader

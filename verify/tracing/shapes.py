@@ -31,7 +31,7 @@ from .graph import NUMBER_IN_NAME
 from .linear_probe import rerun_in_float64 as replay
 from .models import LOOP_AXES, TracedModel
 from .nodes import Sizes, Unreadable
-from .recording import Recording, TensorRef, TorchCall, iterate_leaves, record_forward
+from .recording import Recording, TensorRef, TorchCall, iterate_leaves, iterate_refs, record_forward
 from .rule_table import normalise_call_name
 
 DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -163,10 +163,7 @@ class WeightUses:
 
     def _follow_call(self, call: TorchCall) -> None:
         """Updates the known weights and signals by one call, and notes the uses of weights in it."""
-        read, outs = (
-            list(iterate_leaves((call.arguments, call.keywords), TensorRef)),
-            list(iterate_leaves(call.result, TensorRef)),
-        )
+        read, outs = list(call.iterate_inputs()), list(iterate_refs(call.result))
         name, made = normalise_call_name(call.name), outs[0].number if outs else None
         held = [k for k, r in enumerate(read) if r.number in self._orders]
         acted = any(r.number in self._signals for r in read)
@@ -237,7 +234,7 @@ class WeightUses:
         if number in self._products:
             self._note_unsummed(number, _list_summed_dims(call, dims) if name in ("sum", "mean") else ())
             return
-        others = [r.number for r in iterate_leaves((call.arguments, call.keywords), TensorRef) if r.number != number]
+        others = [r.number for r in call.iterate_inputs() if r.number != number]
         if name == "mul" and acted and out >= dims and self._signals.intersection(others):
             fresh = self._orders.get(made, [])
             self._orders[made] = fresh + [(x, (-1,) * (out - dims) + own) for x, own in self._orders[number]]

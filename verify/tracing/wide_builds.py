@@ -33,7 +33,9 @@ POSITION_CALLS = {"getitem", "narrow", "slice", "split", "split_with_sizes", "se
 
 
 def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes that must be read at a larger size, each with the ratio to its size in the first run.
+    """Returns the axes along which a constant may change at larger sizes, so that one larger build must be recorded.
+
+    The value of each axis is the ratio of the larger size to its size in the first recording.
 
     Args:
         runs: recordings, numbered like the first; each but the first has one axis doubled.
@@ -41,13 +43,13 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
         base: the sizes of the first run.
 
     Raises:
-        Unreadable: positions are compared with a number that is larger than any build.
+        Unreadable: the module compares positions along an axis with a number larger than any size that can be built.
     """
     moving, found = set(live), dict[str, int]()
     alike: set[int] = set()  # constants without a difference along any axis that grows
     for calls in zip(*(run.calls for run in runs), strict=True):
         call, name = calls[0], normalise_call_name(calls[0].name)
-        read = [r.number for r in iterate_refs((call.arguments, call.keywords))]
+        read = [r.number for r in call.iterate_inputs()]
         grown = [n for n in read if _find_growing_axes(runs, n)]
         differing = [n for n in grown if n not in moving and n not in alike]
         if name.startswith(CONSTANT_FACTORIES) or (name in STEADY_CALLS and not differing):

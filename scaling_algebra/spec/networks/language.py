@@ -293,7 +293,7 @@ class Network:
         own = [axis for axis in dict.fromkeys(self.axes.values()) if axis not in self.beside.values()]
         spares = max(_SPARES, *(len(s.inputs) for s in self.statements))
         most = dict.fromkeys(own, 2)
-        for s in self.statements:  # an index of each of its letters may meet one of another equation
+        for s in self.statements:  # each of its indices may occur together with one of another equation
             there = [self.axes[x] for x in {*self.signals[s.out]}.union(*(x.indices for x in s.inputs))]
             most |= {axis: max(most[axis], there.count(axis)) for axis in most}
         for axis, count in [*((axis, spares) for axis in own), *((axis, 2 * most[axis] - 4) for axis in own)]:
