@@ -282,7 +282,7 @@ class TrainingWatch:
         later: list[tuple[int, TorchCall]] = []
         (number, *_) = _list_numbers(call.result)
         for x in self.first.calls[self.first.calls.index(call) + 1 :]:
-            if number in (taken := _list_numbers(_get_inputs(x))):
+            if number in (taken := [r.number for r in x.iterate_inputs()]):
                 if taken != [number]:
                     break
                 later.append((number, x))
