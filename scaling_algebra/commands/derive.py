@@ -112,7 +112,7 @@ EXIT_CODES = {True: 0, False: 1, None: 3}
     "--table-only",
     "alone",
     is_flag=True,
-    help="Print only the table and the multipliers, as on a terminal: muP, with a column for what MSSP changes.",
+    help="Print only the table and the multipliers in the terminal's layout: muP, with a column for what MSSP changes.",
 )
 @prints_answer()
 def command(
@@ -130,13 +130,14 @@ def command(
 ) -> Answer | tuple[Answer, int]:
     """Derive init std, learning rate and epsilon of every tensor.
 
-    Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
-    The first line says how much is certified: everything, or for how many demands stability and learning are shown
-    (exit code 3). Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
-    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one does
-    not. --gauge prints the same parameterization with multipliers; --given is meant without multipliers. --without
-    derives another network, without a function: it shows which function makes an answer undecided. --prove: exit code 0
-    if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    Output to a file, and in every format but text, is complete: exponents, reasons, rejected structures, and MSSP in a
+    table of its own below muP. The first line says how much is certified: everything, or for how many demands stability
+    and learning are shown (exit code 3). If no parameterization is found, the exit code is 1 if a proof shows that none
+    exists, else 3. --given fixes exponents, derives the others, and names every desideratum that then fails; the exit
+    code is 1 if one fails. Exponents given with --given refer to the form without multipliers, even if --gauge prints
+    one with multipliers. --without derives the network with a function removed, which shows whether that function makes
+    an answer undecided. With --prove the exit code is 0 if every parameterization is unique, 1 if one is not, 3 if this
+    is undecided.
     """
     each = EACH in left_out
     if smtlib and not proving:
@@ -216,7 +217,7 @@ def _list_map_cells(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def _choose_format() -> str:
-    """Returns the format of the answer; ``TERMINAL`` for text that is not written to a file."""
+    """Returns the format that --format or the output file asks for; ``TERMINAL`` if the answer is printed as text."""
     asked = click.get_current_context().params
     form = asked["form"] or (format_of(asked["output"], "text") if asked["output"] else TERMINAL)
     return TERMINAL if form == "text" and asked["output"] is None else str(form)
@@ -308,7 +309,14 @@ def _report_undecided(configuration: Configuration, why: str) -> Document:
 
 
 def _make_record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
-    """Makes the JSON record of a configuration without a derivation."""
+    """Makes the JSON record of a configuration for which no parameterization was derived.
+
+    Args:
+        configuration: the configuration.
+        unique: the answer to whether the parameterization is the only one; None if this is undecided.
+        verdict: the verdict in one word or two.
+        why: the reason.
+    """
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 

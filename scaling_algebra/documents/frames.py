@@ -93,7 +93,9 @@ def _complete_row(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[
 
 
 def _question_columns(record: Mapping[str, Any], key: str) -> Row:
-    """Returns the columns that describe the configuration of the answer."""
+    """Returns the columns that say to which configuration (network, ray, optimizer, ...) the rows of a record
+    belong.
+    """
     if key not in ("tensors", "quantities") or "architecture" not in record:
         return {}
     ray = ",".join(f"{axis}={rate}" for axis, rate in record["ray"].items())
@@ -115,7 +117,7 @@ def _iterate_rows(table: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _runs(at: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields a row for every run at one size of a sweep.
+    """Yields a row for every training run at one size of a sweep over learning rates.
 
     The column ``loss`` is the loss that is judged: if training diverged, that of the first batch.
     """

@@ -81,13 +81,13 @@ class GrowthSystem:
     def core(
         self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
     ) -> tuple[str, ...]:
-        """Returns the labels of a smallest contradictory set of relations; empty if none is found.
+        """Returns the labels of a smallest contradictory set of relations; empty if the relations are consistent.
 
         Args:
-            strict: equal powers violate strict relations.
-            logs: logarithms count, each as an unknown that is not negative.
-            loose: strict relations are omitted.
-            more: further clauses.
+            strict: whether equal powers violate a strict relation (``<<``).
+            logs: whether powers of logarithms count, as non-negative unknowns.
+            loose: whether strict relations are omitted.
+            more: further clauses to take into account.
         """
         given, rows = [*self._facts, *more], list[Clause]()
         for row, m, sizes in self._rows:
@@ -140,7 +140,9 @@ class GrowthSystem:
 
 
 def have_gap(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
-    """Tests whether some point lies in no cell: at this point every group of conditions contains one that is violated.
+    """Tests whether some values of the growing quantities lie in none of several cells.
+
+    At such values every cell has a condition that is violated.
 
     Args:
         groups: for each cell, monomials that must be at most 1 in it.
@@ -207,7 +209,7 @@ def find_sign(e: Expr) -> int | None:
 
 
 def _sign_numerator(e: Expr) -> Expr:
-    """Returns a polynomial with the same sign as a rational function."""
+    """Returns a polynomial that has the sign of a rational function of positive parameters."""
     above, below = sympy.fraction(sympy.together(e))
     below = sympy.factor(below)
     return above if sympy.sign(below) == 1 or below.is_positive else sympy.expand(above * below)

@@ -16,15 +16,15 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import (
     Unreadable,
     elementwise,
-    fixed,
-    functions,
-    indices,
+    equation_constants,
+    equation_writer,
+    function_recognition,
+    linear_probe,
     models,
+    recognised_functions,
     recording,
-    regions,
     rules,
     trace_equations,
-    writing,
 )
 from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.shapes import read_by_shape
@@ -620,7 +620,7 @@ def test_a_factor_behind_a_tied_embedding_changes_nothing(monkeypatch):
     the numbers are those of the embedding without its factor."""
     truth = trained_tied(0, -0.5)
     torch.testing.assert_close(trained_tied(0.5, 0), truth, rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(writing, "_beside", lambda *_: None)
+    monkeypatch.setattr(equation_writer, "_absorb_factor", lambda *_: None)
     assert float((trained_tied(0.5, 0) - truth).abs().max()) > 0.1 * float(truth.abs().max())
 
 
@@ -759,7 +759,7 @@ def doubled(f):
 
 def turned_over(f):
     """Places in another order."""
-    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.values]))
+    return lambda reader, x: f(reader, reader.make_constant([v.roll(1, 0) for v in x.values]))
 
 
 def rolled(f):
@@ -770,12 +770,12 @@ def rolled(f):
 @pytest.mark.parametrize(
     ("module", "name", "fault", "build", "said"),
     [
-        (fixed, "make_fixed_constant", doubled, PLACES, r"(roll|pad|cumsum|cat)"),
-        (fixed, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), between(quarter), "mul"),
+        (linear_probe, "make_fixed_constant", doubled, PLACES, r"(roll|pad|cumsum|cat)"),
+        (linear_probe, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), between(quarter), "mul"),
         (rules, "convert_constant", turned_over, CONV, "conv2d"),
-        (functions, "convert_constant", turned_over, NORMED, "with --network"),
+        (recognised_functions, "convert_constant", turned_over, NORMED, "with --network"),
         (rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
-        (indices, "make_fixed_constant", rolled, RELATIVE, "add"),
+        (equation_constants, "make_fixed_constant", rolled, RELATIVE, "add"),
         (elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
     ],
     ids=["linear", "complex", "patches", "batch norm", "pooling", "places", "parts"],
@@ -848,6 +848,6 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     with pytest.raises(Unreadable, match=said):
         trace_equations(before(between, drawn(3, 4), near=near))
     monkeypatch.setattr(models, "find_wide_builds", lambda *_: {})  # a planted fault
-    monkeypatch.setattr(regions, "_bounds_length", lambda *_: False)
-    monkeypatch.setitem(regions.SCALES, "rmsnorm", (1, 30, 1e3))
+    monkeypatch.setattr(function_recognition, "_clamps_length", lambda *_: False)
+    monkeypatch.setitem(function_recognition.PROBE_SCALES, "rmsnorm", (1, 30, 1e3))
     assert trace_equations(before(between, drawn(3, 4), near=near)).error < 1e-12

@@ -28,12 +28,20 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import TracedModel, Unreadable, trace_equations
-from scaling_algebra.verify.tracing.calls import RULES, plain
-from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, NO_GRADIENT, TRAINING, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing.gradients import (
+    FROZEN,
+    MIXED,
+    NO_GRADIENT,
+    TRAINING,
+    UNREACHED,
+    ZERO,
+    find_frozen_roles,
+)
+from scaling_algebra.verify.tracing.model_loading import ModelOption
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.rule_table import RULES, normalise_call_name
 from scaling_algebra.verify.tracing.shapes import read_by_shape
-from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
 
@@ -366,7 +374,7 @@ def test_packed_queries_keys_and_values_are_three_tensors(how):
 def test_a_head_that_grows_has_a_factor_of_its_own():
     model = trace_equations(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
     assert multipliers(model, "N=1") == {"scale": "N^-1"}
-    assert "the module multiplies by N^-1/2 here (scale in the equations)" in " ".join(model.lines)
+    assert "the module multiplies by N^(-1/2) here (scale in the equations)" in " ".join(model.lines)
 
 
 def test_low_rank_and_merged_low_rank_are_one():
@@ -485,7 +493,7 @@ def test_without_gradients_nothing_trains():
 
 def test_what_is_frozen_in_some_layers_alone_is_told():
     names = {"layers.0.w": FROZEN, "layers.1.w": "", "head": UNREACHED, "spare": FROZEN}
-    roles, said = frozen_roles(names, ["layers.*.w", "head"])
+    roles, said = find_frozen_roles(names, ["layers.*.w", "head"])
     assert roles == ["head"] and dict(said) == {"layers.*.w": MIXED, "head": UNREACHED}
 
 
@@ -590,7 +598,7 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
 
 @pytest.mark.parametrize("name", ["__radd__", "add_", "add", "__iadd__"])
 def test_names_of_functions_methods_and_aten_are_one(name):
-    assert plain(name) == "add"
+    assert normalise_call_name(name) == "add"
 
 
 def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import TracedModel
-from scaling_algebra.verify.tracing.gradients import join_names, roles_of
+from scaling_algebra.verify.tracing.gradients import join_names, match_roles
 from scaling_algebra.verify.tracing.measuring import find_parameters
 from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
@@ -55,16 +55,15 @@ Settings = dict[str, Mapping[str, Setting]]
 def compute_settings(
     reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
-    """Returns the numbers to set on the module, which take into account the multipliers that the module already
-    applies.
+    """Returns the numbers to set on the module, reduced by the factors that the module's code already applies.
 
     A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
     4 followed by a multiplier of 0.25 becomes a gain of 1.
 
     Args:
-        reading: the traced module.
+        reading: the module as it was traced.
         numbers: the recipe for the network of the reading.
-        small: the traced modules, which show the initial values of gains.
+        small: the small modules that were traced, which show the initial values of gains.
         fold: whether missing multipliers are folded into the tensors at the end of their branch.
 
     Returns:
@@ -123,7 +122,7 @@ def build_entries(
         rule = settings[role]["init_std"].rule
         filled[role] = value if value is None or rule is None else value * rule.ratio(going.base, going.target)
     found, named = [], list(iterate_entries(model))
-    roles = roles_of([e.name for e in named], numbers)
+    roles = match_roles([e.name for e in named], numbers)
     _check_trains([e.name for e in named if not e.frozen], roles, reading.network.frozen)
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
     pairs = [*zip(small, twins or small, strict=True)]

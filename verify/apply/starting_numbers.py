@@ -14,7 +14,7 @@ from scaling_algebra.spec.optimizer_reading import OptimizerInput, parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.networks.steppers import list_optimizers
 from scaling_algebra.verify.tracing import TracedModel
-from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.gradients import match_roles
 from scaling_algebra.verify.tracing.measuring import find_parameters
 
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
@@ -22,7 +22,9 @@ RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 
 
 def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
-    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+    """Returns the optimizer rule of every parameter, for a model whose ``build`` returned torch optimizers.
+
+    If one rule is used for all parameters, only its name is returned.
 
     Raises:
         UsageError: an optimizer class without a rule.
@@ -36,13 +38,16 @@ def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, re
         found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
     if len({*found.values()}) < 2:
         return next(iter(found.values()), "adamw")
-    roles = roles_of([*found], reading.network.tensors)
+    roles = match_roles([*found], reading.network.tensors)
     return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
 
 
 def choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
-    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
-    power there, so that a faster decaying term does not lead at small sizes."""
+    """Returns the init std of every parameter at the base: that of the module's own initial values.
+
+    It is at most the derived power of the base sizes: with a larger std, a term that vanishes with the width could be
+    the largest one at small sizes.
+    """
     stds = {}
     for role, settings in numbers.tensors.items():
         if (rule := settings["init_std"].rule) is None:
@@ -54,7 +59,7 @@ def choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
 
 
 def replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """Returns the recipe with other powers.
+    """Returns the recipe with some of its powers replaced.
 
     Args:
         numbers: the recipe.

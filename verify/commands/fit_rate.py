@@ -88,7 +88,10 @@ def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tup
 
 
 class RateAnswer(FittedAnswer):
-    """Fitted powers of the best rate, predicted ones, the covariance, and the command that fits the losses next."""
+    """The answer of ``law --fit-rate``: fitted and predicted powers of the best rate, with covariances.
+
+    It ends with the command that fits a law to the losses at the best rates.
+    """
 
     fits: Mapping[str, FittedRates]
     theory: Sequence[Theory]
@@ -170,7 +173,10 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
 
 
 def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
-    """Reads ``--at``: sizes if there is one column, or one setting of several columns.
+    """Reads ``--at``, the sizes at which the best rate is to be predicted.
+
+    With one column of sizes, the text is a list, and each size is a setting: ``4096,8192``. With several columns, the
+    text is one setting, with a value for each: ``N=4096,tokens=1e10``.
 
     Raises:
         UsageError: a size is missing, unknown or not a positive number.

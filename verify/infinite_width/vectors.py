@@ -74,7 +74,7 @@ class Space:
 
     @property
     def zero(self) -> Values:
-        """The variable that is zero, (atoms,)."""
+        """The random variable that is always zero, as coefficients over the atoms: an array of shape (atoms,)."""
         return np.zeros(len(self.atoms))
 
     def gaussians(self, count: int, source: str) -> Values:
@@ -103,7 +103,7 @@ class Space:
         return float(x @ y)
 
     def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Returns the expectations unchanged, because they are exact here."""
+        """Returns the expectations unchanged: those of this space are exact, so that a small one is not noise."""
         return values
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
@@ -124,7 +124,7 @@ class Space:
             return float(i == j)
         if (i, j) not in self._products:
             units = np.eye(len(self.atoms))
-            if first is None or second is None:  # of a Gaussian, the part that the function depends on
+            if first is None or second is None:  # the part of the Gaussian that the function depends on
                 gaussian, inside = (i, second) if first is None else (j, first)
                 assert inside is not None
                 nodes, weights = build_quadrature(len(inside.rows))
@@ -155,7 +155,7 @@ class Space:
         _, sizes, basis = np.linalg.svd(np.concatenate(rows), full_matrices=False)
         basis = basis[sizes > 1e-7]
         if len(basis) > MOST:
-            raise Many(f"depends on {len(basis)} Gaussian vectors, and {MOST} are integrated")
+            raise Many(f"depends on {len(basis)} Gaussian vectors, but at most {MOST} can be integrated over")
         return basis
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
@@ -191,7 +191,7 @@ class Particles:
 
     @property
     def zero(self) -> Values:
-        """The variable that is zero, (samples,)."""
+        """The random variable that is always zero, as its values at all samples: an array of shape (samples,)."""
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:
@@ -213,7 +213,7 @@ class Particles:
         return np.stack(found)
 
     def fresh(self) -> Values:
-        """Draws a Gaussian that is not yet orthonormal to the others, (samples without changes of sign,)."""
+        """Draws samples of a further Gaussian, before it is made orthonormal and completed by changes of sign."""
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:

@@ -45,7 +45,9 @@ class Fitted:
         high: upper end of the interval by name.
         residuals: log of the loss minus the fitted log, by run.
         misfit: a sentence on what the fit does not explain, or "".
-        broken: verdicts, by name, that must not be given because the runs do not follow the law.
+        broken: names of fitted numbers on which no verdict is given because the runs do not follow the law, each with
+            the
+            verdict to report.
     """
 
     value: Mapping[str, float]
@@ -61,7 +63,7 @@ class Fitted:
         Args:
             name: name of the number.
             claimed: its claimed value.
-            apart: smallest difference between values that counts.
+            apart: smallest difference from the claimed value that matters.
         """
         found = Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
         return Verdict.INCONCLUSIVE if found in self.broken.get(name, ()) else found
@@ -174,7 +176,7 @@ class FittedSum:
         """
         names = [*self.constants, *self.parameters]
         norms = np.linalg.norm(slopes, axis=1)
-        there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that vanished moves nothing
+        there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that has vanished determines no parameter
         ways, sizes, _ = np.linalg.svd(slopes[there] / norms[there, None])
         none = np.zeros(len(there), dtype=bool)
         none[len(sizes) :], none[: len(sizes)] = True, sizes < CERTAIN * sizes[0]
@@ -186,7 +188,7 @@ class FittedSum:
         Args:
             x: columns of sizes and loss, one entry per run.
             resamples: number of resampled fits; 0 for the default.
-            seed: of the resampling.
+            seed: seed of the resampling.
 
         Raises:
             UsageError: too few runs, or runs that do not distinguish the unknowns.
@@ -195,7 +197,7 @@ class FittedSum:
         if runs <= len(theta):
             raise UsageError(f"{count_noun(runs, 'run')} for {count_noun(len(theta), 'unknown')}; give more runs")
         for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
-            if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
+            if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # the two sizes cannot be distinguished
                 told = f"{a} and {b} grow together in these runs, so that the fit cannot distinguish their terms"
                 raise UsageError(f"{told}; vary them one by one")
         if alike := self._find_confounded(self.compute_logs(theta, x)[1].T):

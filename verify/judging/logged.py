@@ -41,7 +41,8 @@ def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
 
     Args:
         source: a CSV file, rows, or a pandas data frame.
-        ray: that the sizes n lie on; by default exponents are multiples of 1/2.
+        ray: the ray on which the sizes n lie, which decides which exponents are possible; by default they are multiples
+            of 1/2.
 
     Raises:
         UsageError: a file or row that cannot be used, or, with ``ray``, a row without a step; the message quotes it.
@@ -108,7 +109,7 @@ def _is_empty(cell: Any) -> bool:
 
 def _read_rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     """Returns a name for the source, for messages, and its rows."""
-    if hasattr(source, "to_dict"):  # a frame of pandas
+    if hasattr(source, "to_dict"):  # a pandas DataFrame
         source = source.to_dict("records")
     if not isinstance(source, str | Path):
         return "sizes", source

@@ -25,8 +25,8 @@ class RunTable:
     """A CSV file of runs.
 
     Attributes:
-        path: of the file.
-        columns: their names, renamed as ``--columns`` says.
+        path: path of the file.
+        columns: names of its columns, renamed as ``--columns`` says.
         rows: (line number, cells by column).
     """
 
@@ -39,7 +39,7 @@ class RunTable:
         """Reads a file.
 
         Args:
-            path: of the file.
+            path: path of the file.
             names: new name -> name in the file.
 
         Raises:
@@ -56,7 +56,7 @@ class RunTable:
             raise UsageError(f"--columns: {_describe_missing_columns(path, gone, header)}")
         new = {old: name for name, old in names.items()}
         columns = [new.get(old, "" if old in names else old) for old in header]
-        for k, row in lines[1:]:  # a number as 1,024 or a line that was cut
+        for k, row in lines[1:]:  # a number written as 1,024, or an incomplete line
             if len(row) != len(columns):
                 raise UsageError(
                     f"{path}, line {k} has {count_noun(len(row), 'field')}, and the first {len(columns)}; give each"
@@ -94,8 +94,10 @@ class RunTable:
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Returns the names of other numeric columns whose values differ among runs of the same size; seeds and
-        names are ignored."""
+        """Returns the names of further numeric columns whose values differ among runs with the same sizes.
+
+        Columns with seeds or names of runs are ignored.
+        """
         groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
         for _, row in self.rows:
             groups.setdefault(tuple(row[name] for name in sizes), []).append(row)

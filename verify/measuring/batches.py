@@ -13,12 +13,12 @@ def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], s
 
     Args:
         optimizer: optimizer of the parameters of all replicas.
-        losses: returns the loss at a step, (S,).
+        losses: maps the number of a step to the loss of each of the S replicas, (S,).
         steps: number of steps.
     """
     for step in range(steps):
         loss = losses(step)
         optimizer.zero_grad()
-        loss.sum().backward()  # replicas do not meet: a sum trains each alone
+        loss.sum().backward()  # replicas do not interact, so a sum trains each of them independently
         optimizer.step()
         yield loss.detach()

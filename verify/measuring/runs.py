@@ -60,8 +60,10 @@ def measure(
         seeds: replicas per size; by default more at small sizes, where they are cheap.
         steps: number of updates.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
-        products: inner products ``<A@s, B@t>`` to record in addition, over all indices but the expert's.
-        progress: called after every cell.
+        products: inner products ``<A@s, B@t>`` to record in addition: quantity A after s updates times B after t,
+            summed
+            over all indices but the expert's.
+        progress: called after each group of replicas that was trained.
 
     Raises:
         UsageError: unusable sizes, seeds, steps, device or optimizer.
@@ -198,7 +200,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
             parts.append(record)
             done += part.count
             continue
-        hardware.release_memory()  # here no traceback holds the tensors of the try
+        hardware.release_memory()  # here no traceback keeps the tensors of the failed attempt alive
         if part.count == 1:
             n = setup.sizes[0 if cell.kind == "control" else cell.size]
             where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
