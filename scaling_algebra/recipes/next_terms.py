@@ -118,6 +118,9 @@ def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
 def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
     """Yields every signal that must be Theta(1), with the monomials of its size.
 
+    All signals are asked after one update first: what takes too much work then is part of the next update as well,
+    which then fails at once.
+
     Yields:
         (signal, updates, monomials): the monomials are those after the latest update for which they are known. If they
         are not known after any update, ``updates`` is None and there are no monomials.
@@ -125,15 +128,15 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
     demands = rule.list_demands(d.network, rule.base_structure(d.network, d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
-    for name, horizon in last.items():
-        for t in range(horizon, 0, -1):
+    known = dict[str, tuple[int, list[Power]]]()
+    for t in range(1, max(last.values(), default=0) + 1):
+        for name in (name for name, horizon in last.items() if t <= horizon and (t == 1 or name in known)):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.runs.list_lower_forms(name, t)
-                if forms:
-                    yield name, t, [scaling.size(form) for form in forms]
-                break
-        else:
-            yield name, None, []
+                known[name] = t, [scaling.size(form) for form in look.runs.list_lower_forms(name, t)]
+    for name in last:
+        t, sizes = known.get(name, (None, []))
+        if t is None or sizes:
+            yield name, t, sizes
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
@@ -150,7 +153,7 @@ def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | N
     if not configuration.parameterization.structural and max(axes.values()) > 1:
         try:
             ray = through(axes)[0]
-            return ray, derive(configuration.but(ray=ray)).scaling, frozenset()
+            return ray, d.apply_law(ray) or derive(configuration.but(ray=ray)).scaling, frozenset()
         except Infeasible:
             pass
     still = frozenset(axis for axis in axes if way.ray is not None and not way.ray[axis])

@@ -16,7 +16,6 @@ from scaling_algebra.dynamics.analysis import Analysis, limit_lead
 from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name_error
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.spec.axes import AXES, Ray, describe_axis, sort_axes
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, ConfigurationOptions
 from scaling_algebra.spec.desiderata import HORIZON
@@ -530,21 +529,11 @@ def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
     there. Only networks with norms are tested: for them a search takes seconds and returns this law.
     """
     for d in derivations:
-        if not d.network.norms:
+        here, first, last = (d.apply_law(_restrict_ray(ray, d.network)) for ray in (d.ray, *going.own_rays))
+        if here is None or first is None or last is None:
             return False
-        law, first, last = (
-            at_full_alignment(d.network, _restrict_ray(ray, d.network), d.optimizer) for ray in (d.ray, *going.own_rays)
-        )
-        for role, t in d.tensors.items():
-            for name, power in ((f"b.{role}", t.init_std), (f"c.{role}", t.lr), (f"d.{role}", t.eps)):
-                if power is not None and (power * law[name]).on(d.ray):
-                    return False
-        for name, power in law.items():
-            one, other = (
-                Setting.of(going, 1 / x, 1 / y).factor for x, y in ((power, power), (first[name], last[name]))
-            )
-            if not math.isclose(one, other):
-                return False
+        if not all(map(math.isclose, _list_factors(going, here, here), _list_factors(going, first, last))):
+            return False
     return True
 
 
@@ -553,19 +542,16 @@ def _differ(going: Way, *powers: tuple[Sequence[Derivation], Sequence[Derivation
 
     Numbers are compared in the gauge without multipliers, where equal models have equal numbers.
     """
-
-    def factors(before: Scaling, after: Scaling) -> list[float]:
-        pairs: list[tuple[Power | None, Power | None]] = [
-            (before.multipliers[name], x) for name, x in after.multipliers.items()
-        ]
-        for role, t in after.tensors.items():
-            pairs += zip(
-                _settings_as_powers(before.tensors[role]).values(), _settings_as_powers(t).values(), strict=True
-            )
-        return [Setting.of(going, *pair).factor for pair in pairs]
-
-    one, other = (factors(*map(_union, pair)) for pair in powers)
+    one, other = (_list_factors(going, *map(_union, pair)) for pair in powers)
     return not all(map(math.isclose, one, other))
+
+
+def _list_factors(going: Way, before: Scaling, after: Scaling) -> list[float]:
+    """Returns the factors of all settings from the base to the target."""
+    pairs: list[tuple[Power | None, Power | None]] = [(before.multipliers[x], p) for x, p in after.multipliers.items()]
+    for role, t in after.tensors.items():
+        pairs += zip(_settings_as_powers(before.tensors[role]).values(), _settings_as_powers(t).values(), strict=True)
+    return [Setting.of(going, *pair).factor for pair in pairs]
 
 
 def _restrict_ray(ray: Ray, network: Network) -> Ray:

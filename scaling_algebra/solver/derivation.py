@@ -115,6 +115,23 @@ class Derivation(Rendered):
         """The powers of every tensor by role, in the gauge of this derivation."""
         return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
 
+    def apply_law(self, ray: Ray) -> Scaling | None:
+        """Returns the layer-wise law on a ray, if the powers of this derivation are that law on its own ray; else None.
+
+        Only networks with norms are examined: there the law is what a search takes, and a search takes seconds.
+        """
+        if not self.network.norms:
+            return None
+        here, there = (at_full_alignment(self.network, x, self.optimizer) for x in (self.ray, ray))
+        tensors = dict[str, TensorScaling]()
+        for role, t in self.scaling.tensors.items():
+            powers = {f"b.{role}": t.init_std, f"c.{role}": t.lr, f"d.{role}": t.eps}
+            if any((power * here[name]).on(self.ray) for name, power in powers.items() if power is not None):
+                return None
+            tensors[role] = TensorScaling(*(None if x is None else 1 / there[name] for name, x in powers.items()))
+        multipliers = {name: there.get(name, power) for name, power in self.scaling.multipliers.items()}
+        return replace(self.scaling, tensors=tensors, multipliers=multipliers)
+
     @property
     def structure(self) -> tuple[str, ...]:
         """One line for each structural choice: the interventions, and each structure that was rejected."""

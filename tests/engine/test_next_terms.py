@@ -1,11 +1,12 @@
 """Is the base large enough: terms beside the leading ones, at numbers that are calculated by hand."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from scaling_algebra import Power, derive, recipe, signals
+from scaling_algebra import Power, derive, network, recipe, signals
 from scaling_algebra.spec.axes import Ray
 
 BLOCK = {"optimizer": "sgd", "architecture": "moe"}
@@ -85,3 +86,14 @@ def test_next_to_a_wall_no_size_is_said():
     terms = {str(x.ratio): x for x in found.next_terms.terms}
     assert terms["N^(1/2) N_e^(-1/2) M^(-1/2)"].small_from is None and "e+" not in str(found)
     assert terms["M^(-1/2)"].small_from is not None
+
+
+def test_behind_a_norm_the_law_has_the_powers_that_a_search_finds_on_another_ray():
+    """Negative controls: a rate that is not that of the law, and a network without norms, whose powers are solved."""
+    equations = "h[a] = W1[a,x] data[x]\nr[a] = rmsnorm(h[a])\nz[b] = W2[b,a] r[a]\nf = W3[b] z[b]"
+    net = network("normed", equations, {"a": "N", "b": "N_e", "x": "D"})
+    d, other = derive(None, "adam", ray="N=1,N_e=1", network=net), Ray({"N": 1, "N_e": Fraction(1, 2)})
+    assert d.apply_law(other) == derive(d.configuration.but(ray=other)).scaling != d.scaling
+    tensors = {**d.scaling.tensors, "W2": replace(d.scaling.tensors["W2"], lr=Power())}
+    assert replace(d, scaling=replace(d.scaling, tensors=tensors)).apply_law(other) is None
+    assert derive(None, "adam", ray="N=1", architecture="mlp").apply_law(Ray({"N": 1})) is None
