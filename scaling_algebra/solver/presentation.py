@@ -209,7 +209,7 @@ def _reasons(ds: Sequence[Derivation]) -> Grid:
 
 
 def _notes(d: Derivation) -> list[Piece]:
-    """Returns notes on the optimizers and on tied logits."""
+    """Returns the notes on the update rules, and a warning if experts are selected by a router that starts at zero."""
     notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
     return [typeset(note) for note in dict.fromkeys(notes) if note]
 
