@@ -26,7 +26,7 @@ class Measured:
         slope: the fitted exponent of n.
         interval: its 95 % confidence interval.
         command: the command that measured it.
-        drift: allowed distance of the exponent from the interval; 0 if no finite size is involved.
+        drift: allowed distance of the derived exponent from the interval, since sizes are finite; 0 if they are not.
         at: values of the parameters in the printed and derived exponents.
     """
 
