@@ -638,8 +638,7 @@ def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
     """Checks the demands on parts of sums over experts, in each of which training changes a single tensor at most.
 
     It is stricter than ``left_open``, which accepts undecided demands: all sizes must have upper bounds, and these
-    parts
-    must be decided with a small budget.
+    parts must be decided with a small budget.
 
     Raises:
         Infeasible: a part has no upper bound, is smaller than it must be, or is undecided.

@@ -49,8 +49,7 @@ class Solution:
         scaling: powers of the axes.
         structure: the discrete choices.
         fixed_by: the condition that fixes each unknown that is not given; empty for powers that follow from the
-            shapes of
-            tensors (the layer-wise law, ``layerwise.py``).
+            shapes of tensors (the layer-wise law, ``layerwise.py``).
         rejected: structures tried before, each with the demand it failed.
         unmet: the demands that fail with the given exponents, each with the reason.
         others: structures with as few interventions for which no demand is seen to fail, either.

@@ -77,8 +77,7 @@ def table(name: str) -> DerivedTable:
 
 def _record(cell: Cell) -> object:
     """Converts a table cell to JSON: values with names to a dict, texts to a list (a cell may have several equally
-    valid
-    ones), any other value to itself.
+    valid ones), any other value to itself.
     """
     shown = [_value(piece) for piece in cell.values]
     if cell.names:

@@ -116,8 +116,7 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
     """Names the mechanisms (why sums are coherent or random) of every largest monomial of a quantity after t updates.
 
     Example: ``["CLT", "A+rank-1"]`` for two monomials; those with the fewest mechanisms come first. The list is empty
-        if
-    the quantity is an update, which is not explained by mechanisms.
+    if the quantity is an update, which is not explained by mechanisms.
     """
     run = look.run(name, t)
     read = look.table[name].read(run, t)

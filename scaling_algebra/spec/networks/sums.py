@@ -63,8 +63,7 @@ class ExpertSum:
         """The pieces of the sum, as the name of each with the only tensor or signal that training changes in it.
 
         ``A1``: nothing changes; ``A2.1``, ``A2.2``, ...: first each entering signal, then each inner tensor; ``A3``:
-        the
-        outer tensor, or ``A3.1``, ``A3.2``, ... if there are several.
+        the outer tensor, or ``A3.1``, ``A3.2``, ... if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
         """
         if not self.tensors:
