@@ -82,7 +82,9 @@ def reach(
 
 
 def descent(scaling: Scaling) -> Scaling:
-    """Converts a scaling to the equivalent one for gradient descent: learning rates are divided by epsilons.
+    """Converts settings for an optimizer with an epsilon to those with which gradient descent trains alike.
+
+    Learning rates are divided by epsilons.
 
     Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
     """

@@ -318,7 +318,9 @@ def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure 
 def violation(
     demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None, closer: Analysis | None = None
 ) -> Failure | None:
-    """Explains why a demand fails; None if it holds. A certain divergence is reported before anything undecided.
+    """Explains why a demand fails or is undecided; None if it holds.
+
+    A certain divergence is reported before anything undecided.
 
     Args:
         demand: the demand.

@@ -207,9 +207,9 @@ def _after_descent(
 
     Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon ~ n^-d, and training is gradient
     descent with the learning-rate exponent c - d in place of c. So if gradient descent has no solution, neither has
-    this optimizer. If descent is undecided, its steps may have tails that those of this optimizer do not have. If c is
-    held, c - d depends on d, and descent is solved again until d no longer changes. If d is held, mu-3 need not hold,
-    and the result is merely a start.
+    this optimizer. If descent is undecided, its steps may have heavy tails that those of this optimizer do not have. If
+    the user fixes c, c - d depends on d, and descent is solved again until d no longer changes. If the user fixes d,
+    mu-3 need not hold, and the result is merely a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]
@@ -267,7 +267,7 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
     """Solves the conditions that monomials are Theta(1) for each axis separately.
 
-    The result are powers such as N^-1 M^(1/2), while the exponents of n on a ray do not show which axis they come from.
+    The results are powers such as N^-1 M^(1/2); the exponents of n on a ray do not show which axis they come from.
 
     Args:
         forms: the condition that determines each unknown.

@@ -79,8 +79,8 @@ class Structure:
     Attributes:
         zero: roles of tensors that start at zero.
         tied: roles of tensors whose initial values all experts share.
-        exempt: signals before the aggregation whose own size is not constrained (only their aggregate must be
-            Theta(1)).
+        exempt: signals before a sum over experts whose own size is not constrained (free signals); only the sum must be
+            Theta(1).
         readouts: those of ``zero`` that do not count as interventions (changes that MSSP makes): zero readouts, biases
             that only shift a top-K selection, and tensors that start at zero by the network's definition.
     """
@@ -299,6 +299,9 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
 def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]:
     """Names the parts of a product's output that updates of its tensors contribute: ``("effective", "cross")``.
 
+    ``effective`` is the update times the initial input, ``cross`` the update times the change of the input, which is
+    omitted if the input does not train. If no tensor of the product is trained, the result is ``("change",)``.
+
     If the tensor is one factor of a weight that is a product of tensors, the parts are those of the signal that the
     whole weight computes.
     """
@@ -318,10 +321,12 @@ def _describe_changes(network: Network, statement: Product) -> str:
 
 
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
-    """Returns the demands of MSSP: forward desiderata of muP, and balance in the backward pass and across experts.
+    """Returns the demands of MSSP: those of muP, and further ones for every sum over experts.
 
-    They are stated for every sum over experts: on its pieces, in each of which one tensor or signal changes, and on the
-    parts of the gradients at the inputs of its experts, their tensors and its gates.
+    Forward: each piece of the sum, in which one tensor or signal changes (``ExpertSum.pieces``), is Theta(1). Backward:
+    the parts of the gradients at the inputs of the experts, at the inputs of their tensors and at the gates have one
+    scale. Pathways: the gradients that come through the experts and through the router contribute to the propagating
+    update of the router at one scale.
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     demands = _forward_demands(network, structure)
@@ -386,7 +391,7 @@ class Intervention:
 def list_interventions(network: Network) -> list[Intervention]:
     """Returns the interventions that MSSP may make.
 
-    These are a zero init of a router, no bound on the signals before an aggregation, and initial values of a tensor
+    These are a zero init of a router, no bound on the signals before a sum over experts, and initial values of a tensor
     that all experts share.
     """
     found: list[Intervention] = []

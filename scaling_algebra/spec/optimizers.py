@@ -232,12 +232,17 @@ class Optimizer(_Rules):
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def constrains(self, network: Network, role: str) -> bool:
-        """Tests whether the constraint acts on a tensor: its norm is taken over at least one index that may grow."""
+        """Tests whether the rule rescales a tensor to a given norm after each step (``constraint``).
+
+        It does so only if this norm is taken over at least one index that may grow.
+        """
         return any(network.axes[x] not in FIXED for x in self.constrained_indices(network, role))
 
     def constrained_indices(self, network: Network, role: str) -> str:
-        """Returns the indices of a tensor's matrix over which the norm of the constraint is taken; empty without a
-        constraint."""
+        """Returns the indices of a tensor over which the norm is taken that the constraint of the rule keeps.
+
+        It is empty if the rule has no constraint, which would rescale the weights after each step.
+        """
         one = self.matrix(network, role)
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
@@ -257,7 +262,9 @@ class Optimizer(_Rules):
 
     @property
     def keeps_norm(self) -> bool:
-        """True if steps are relative to the norm of their matrix and the constraint keeps this norm."""
+        """True if steps are relative to the norm of their matrix and weights are rescaled to this norm after each
+        step.
+        """
         return self.relative and self.constraint == "matrix"
 
     @property

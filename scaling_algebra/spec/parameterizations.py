@@ -128,7 +128,9 @@ class Parameterization:
             )
 
     def define_scaling(self, network: Network, optimizer: OptimizerSpec) -> Scaling:
-        """Returns the scaling of a defined parameterization, without multipliers on tensors.
+        """Returns the settings of all tensors for a parameterization that is defined by a formula, such as SP.
+
+        Multipliers on tensors are converted to equivalent init stds and learning rates.
 
         It has an epsilon of Theta(1) for all tensors, and takes the mean over experts.
         """

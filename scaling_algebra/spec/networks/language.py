@@ -168,7 +168,8 @@ class Network:
         multiplied: powers by which a module multiplies its tensors before they act, by role. Equations are about the
             product, printed numbers about the tensor itself.
         unread: why the equations of a module are unknown; then only its tensors are known.
-        stands: values of a module that are replaced by another function, left out, or held fixed.
+        stands: a text that names the values of a module which are replaced by another function, left out, or held
+            fixed.
         lacking: why a parameter of a module has no numbers, by name, if no path leads from it to the output.
     """
 

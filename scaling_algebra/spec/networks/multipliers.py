@@ -31,7 +31,7 @@ def find_free_multipliers(network: Network) -> tuple[str, ...]:
 def find_gauges(network: Network) -> tuple[str, ...]:
     """Returns the multipliers that stay 1, since a change of a tensor's init std and learning rate can replace them.
 
-    A multiplier is none of them if the user fixes the settings that could absorb it (``Network.held``).
+    A multiplier is none of them if the user fixes it, or the settings that could absorb it (``Network.held``).
     """
     held = (x if x in network.multipliers else _name_scale(x.rpartition(".")[0]) for x in sorted(network.held))
     return _choose_gauges(network, held)
@@ -49,8 +49,10 @@ def is_always_unknown(network: Network, multiplier: str) -> bool:
 
 
 def find_freed(network: Network) -> tuple[str, ...]:
-    """Returns the multipliers whose powers must be derived only because the user fixes the setting that could absorb
-    them: the init std or learning rate of a tensor, or another multiplier.
+    """Returns the multipliers that stay 1 by default, but not with the settings that the user fixes.
+
+    The user then fixes the multiplier itself, or a setting that could absorb it: the init std or learning rate of a
+    tensor, or another multiplier.
     """
     return tuple(m for m in find_default_gauges(network) if m not in find_gauges(network))
 
@@ -73,8 +75,9 @@ def hold_names(network: Network, names: Iterable[str]) -> Network:
 def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
     """Returns the multipliers that stay 1, in order of appearance.
 
-    Factors can be moved between multipliers and tensors without a change of any product. Each name in ``held``, and
-    then each multiplier in turn, uses up one such freedom if any is left; a multiplier that does so stays 1.
+    Factors can be moved between multipliers and tensors without a change of any product. Each setting in ``held``,
+    whose value is given, uses up one such freedom if any is left. Then each multiplier in turn does so; those that
+    find a freedom left stay 1.
     """
     space: list[dict[str, Fraction]] = []
     for s in network.statements:

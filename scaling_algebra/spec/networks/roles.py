@@ -240,8 +240,9 @@ def _tensors_on_path(network: Network, statement: Statement, k: int) -> tuple[st
     """Returns the tensors on the path of the gradient to the k-th input of a statement, its own first.
 
     Returns:
-        At most ``MANY`` roles, since no gradient is split by more; empty if the path forks or contains one of them
-        twice.
+        At most ``MANY`` roles, since a gradient with so many tensors on its path is not split; empty if the path
+        forks or
+        contains one of them twice.
     """
     tensors = _tensors_of_factor(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
