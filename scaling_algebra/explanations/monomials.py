@@ -142,7 +142,7 @@ class MatchedMonomial:
         scalars: the deterministic factors, including the std of every initial tensor.
         sizes: exponent of each scalar.
         inner: inner products of rank-one updates.
-        choices: sums on the way.
+        choices: signals that are sums, of which the monomial comes from one term each.
         indices: every index, by the number that factors use for it.
         opens: number of each open index, which is not summed over.
         contracted: the product before factors are matched.
@@ -242,14 +242,14 @@ class _Net:
     union-find.
 
     Attributes:
-        parent: union-find parents after contraction and matching.
-        joined: union-find parents after contraction alone.
+        parent: union-find parents if summed indices are set equal and factors are matched.
+        joined: union-find parents if summed indices are set equal, and no factors are matched.
         opens: number of each open index, which is not summed over.
         factors: the initial tensors with the numbers of their indices.
         pairs: the matched factors.
         scalars: the deterministic factors.
         inner: inner products of rank-one updates, with the numbers of the indices that they sum over.
-        choices: sums on the way.
+        choices: signals that are sums, of which the monomial comes from one term each.
     """
 
     indices: list[str] = field(default_factory=list)
