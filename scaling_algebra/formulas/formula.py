@@ -84,7 +84,8 @@ class Formula(Rendered):
         of: the search that found the formula; it has network, optimizer and structure, and which axes grow.
         quantity: the quantity whose root mean square this is.
         step: the number of updates.
-        terms: the monomials, each the largest one on some ray; empty if the quantity is exactly zero.
+        terms: the monomials, each the largest one on some ray for some parameters; empty if the quantity is exactly
+            zero.
         slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
             with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
@@ -238,7 +239,8 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """Returns the number by which the optimizer divides a tensor's gradient, divided by the size of an entry of it.
+        """Returns the number by which the optimizer divides a tensor's gradient, divided by the size of one gradient
+        entry.
 
         This is the root of the number of entries for an optimizer that divides by the norm of a matrix, otherwise 1.
         """

@@ -110,11 +110,17 @@ class FormTrajectory(Trajectory):
         super().__init__(network, algebra, structure.point(network, {}), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
+        """Raises Exhausted: a signal divided by the size of another one is a quotient of two maxima of linear forms.
+
+        Such a quotient is not a maximum of linear forms.
+        """
         raise Exhausted
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
+        """Raises Exhausted: the ratio of the gradient of a loss to that of the output is a quotient of two maxima.
+
+        A quotient of two maxima of linear forms is not a maximum of linear forms.
+        """
         raise Exhausted
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:

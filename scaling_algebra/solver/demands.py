@@ -158,7 +158,7 @@ class Fixing:
     Attributes:
         demand: the demand.
         quantity: the quantity whose size the demand restricts.
-        step: the number of updates after which it is the largest.
+        step: the number of updates after which this size is the largest, or first diverges.
         form: the monomial that must be Theta(1), as a linear form in the unknowns.
     """
 
@@ -232,7 +232,7 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
 
 
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
-    """Reports a demand on the effect of an update that is too small at every step up to the horizon.
+    """Reports a demand that fails since the effect of an update is too small at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
 

@@ -330,7 +330,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
             multiplier.
 
     Returns:
-        Whether they agree, the derived value as text, and, if they do not agree, the reason for it.
+        Whether they agree, the derived value as text, and, if they do not agree, why the derived value has its size.
     """
     role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
