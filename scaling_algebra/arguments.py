@@ -156,7 +156,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    """Describes an annotation in words."""
+    """Describes an annotation in words for an error message, such as ``an integer``."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(_describe(part) for part in parts if part is not NoneType))

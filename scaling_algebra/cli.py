@@ -191,7 +191,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _say_quietly(say: Callable[[], Any], code: int) -> int:
-    """Calls ``say`` and returns ``code``, even if the output is closed."""
+    """Calls ``say``, which prints something, and returns the exit code ``code``, even if the output is closed."""
     with suppress(OSError, ValueError):
         say()
     return code

@@ -22,7 +22,7 @@ NEARBY, NAMED = 400, 6
 
 
 class UsageError(ValueError):
-    """Wrong input. The command line prints the message, shortened, as one line and exits with ``code``."""
+    """Raised on wrong input. The command line prints the message, shortened, as one line and exits with ``code``."""
 
     code = 2
 
@@ -31,13 +31,15 @@ class UsageError(ValueError):
 
 
 class Inconclusive(UsageError):
-    """The answer is not known: exit code 3."""
+    """Raised if the answer is not known. The command line prints the message and exits with code 3."""
 
     code = 3
 
 
 class Unsatisfiable(Exception):
-    """No solution meets the demands. The command line prints the message as one line and exits with code 1."""
+    """Raised if no solution meets the demands. The command line prints the message as one line and exits with code
+    1.
+    """
 
 
 def shorten(message: str) -> str:

@@ -70,7 +70,10 @@ def supervise(what: str, run: Callable[[], object]) -> int:
 
 
 def _report(run: Callable[[], object], writing: int) -> None:
-    """Runs the function, writes its exit code to the pipe, and ends. Later output is discarded."""
+    """Runs a function in the child process, writes its exit code to the pipe ``writing``, and ends the process.
+
+    Output that foreign code prints after that is discarded.
+    """
     code = 70
     try:
         run()

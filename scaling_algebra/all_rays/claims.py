@@ -67,7 +67,7 @@ class Decision:
         verdict: ``proved``, ``refuted`` or ``undecided``. A theorem that no parameters meet the demands is ``refuted``
             if ``why`` names some that do.
         core: the desiderata that together exclude all parameters.
-        clauses: the unsatisfiable system.
+        clauses: the unsatisfiable system of constraints that proves the theorem; empty if there is none.
         why: the evidence, or the reason why the theorem is undecided.
     """
 
@@ -105,7 +105,7 @@ class Theorem:
 
 
 def list_faces(whole: Face) -> list[Face]:
-    """Divides all rays of a network into faces. On one face, the same numbers of experts (M, K) stay fixed.
+    """Divides all rays of a network into parts (faces), on each of which the same numbers of experts (M, K) stay fixed.
 
     Gates average out only over a number of experts that grows, so that each face needs formulas of its own.
 
@@ -138,8 +138,8 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
 
     Args:
         face: the rays, parameterization and optimizer.
-        scaling: the formula.
-        structure: interventions of the parameterization.
+        scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
+        structure: interventions of the parameterization: tensors that start at zero or alike, signals that are free.
         rays: rates of the axes on each ray.
     """
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
@@ -171,9 +171,10 @@ def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence
 
 
 def exclude_formula(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
-    """Returns constraints at least one of which holds for all parameters other than those of a formula.
+    """Returns constraints, at least one of which is met by every choice of parameters that differs from a formula.
 
-    With an epsilon, the constraints on learning rates are about the quotient of learning rate and epsilon.
+    Each says that one init std, learning rate or multiplier differs from the formula's. For an optimizer with an
+    epsilon, the learning rate is divided by it.
     """
     plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
@@ -183,7 +184,12 @@ def exclude_formula(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
 
 
 def decide_cover(face: Face, parts: Sequence[Sides]) -> Decision:
-    """Decides whether the union of some cones contains every ray."""
+    """Decides whether the union of some cones contains every ray of a face.
+
+    Args:
+        face: the rays.
+        parts: the inequalities of each cone.
+    """
     name = "in none of the cones"
     outside = [
         Clause(name, tuple(side.complement for side in x), f"not in the cone {', '.join(map(str, x)) or 'of all rays'}")
@@ -213,8 +219,7 @@ def decide_nowhere(
         structure: its interventions.
         where: the region.
         apart: constraints; only parameters that meet at least one of them are considered. Used to exclude the
-            parameters
-            of a known formula.
+            parameters of a known formula.
         demands: the demands; by default all of the parameterization.
     """
     demands = parameterization.list_demands(network, structure) if demands is None else demands
@@ -231,8 +236,11 @@ def decide_nowhere(
         return Ray({axis: model[axis] for axis in axes})
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
-        """Returns a clause that excludes a point of gradient descent on a ray and is true on every ray; None if the
-        point meets the demands."""
+        """Returns a constraint that excludes a proposed ray and exponents, since they violate a demand.
+
+        Every solution, on any ray, meets the constraint. Returns None if the proposal meets all demands with gradient
+        descent.
+        """
         ray, point = ray_of(model), structure.point(network, model)
         failed = find_failure(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
@@ -274,7 +282,9 @@ def constrain_directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Li
 def _list_clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
-    """Returns the clauses that state, for rates and exponents as unknowns, what the demands require."""
+    """Returns the constraints that the demands imply on every ray, with the rates of the axes and the exponents of the
+    parameters as unknowns.
+    """
     demands = parameterization.list_demands(network, structure)
     facts = AllRays(network, demands, structure, fixed)
     return tuple(clause for demand in demands for clause in facts.of(demand))

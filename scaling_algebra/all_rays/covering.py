@@ -30,7 +30,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 @dataclass(frozen=True)
 class Piece:
-    """A cone of rays with the formula conjectured on it.
+    """A cone of rays with the formula (powers of the axes for every setting) that is expected to be valid on it.
 
     Attributes:
         cone: the cone; a part without a formula does not contain its boundary.
@@ -69,7 +69,7 @@ class Face:
 
     @property
     def base(self) -> Structure:
-        """The structure of the parameterization before any intervention."""
+        """Which tensors start at zero by the definition of the parameterization, before any intervention."""
         return self.rule.base_structure(self.network)
 
     def ray(self, rates: Sequence[int | Fraction]) -> Ray:
@@ -85,7 +85,7 @@ class Face:
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
-        """Returns the certified solution on a ray, or None with the reason."""
+        """Returns the certified solution of the demands on a ray and "", or None and the reason why there is none."""
         try:
             solution = solve(Places(self.network, ray, self.optimizer), self.rule)
         except Infeasible as failure:
@@ -118,7 +118,9 @@ class Face:
 
 @lru_cache(maxsize=32)
 def cover_rays(face: Face) -> tuple[Piece, ...]:
-    """Returns a cone for every formula that is found, then the parts of the rays, with an interior, that none covers.
+    """Divides the rays of a face into cones, each with the formula that the solver finds on it.
+
+    The parts on which no formula is found follow, if they have an interior.
 
     For a parameterization with interventions (tied or zero tensors), the parts of cone boundaries (walls) on which
     another formula is valid follow.
@@ -133,7 +135,7 @@ def cover_rays(face: Face) -> tuple[Piece, ...]:
 
 
 def _solve_around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
-    """Solves a ray and returns the cone on which its formula is expected, with the solution.
+    """Solves the demands on one ray, and returns the cone on which the formula found is expected, with the solution.
 
     Returns:
         None if there is no solution, or if the ray lies on the boundary of that cone.
@@ -150,9 +152,16 @@ def _solve_around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
 
 
 def _find_wall_pieces(face: Face, solved: Sequence[Piece]) -> list[Piece]:
-    """Returns the pieces of the boundaries between the cones of muP on which a formula is found but no cone has one.
+    """Finds formulas that are valid only on boundaries (walls) between the cones of muP.
 
-    On such a boundary (wall) two sizes are equal, so that a formula can be valid there and on neither side.
+    On a wall two sizes are equal, so that a formula can be valid there and on neither side.
+
+    Args:
+        face: the rays, parameterization and optimizer.
+        solved: cones with their formulas; pieces of walls inside them are omitted.
+
+    Returns:
+        The pieces of walls on which the solver finds a formula, with this formula.
     """
     plain = cover_rays(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
     walls = list(dict.fromkeys(side.wall_of for piece in plain for side in piece.cone.sides))
@@ -172,7 +181,10 @@ def _find_wall_pieces(face: Face, solved: Sequence[Piece]) -> list[Piece]:
 
 
 def _name_pieces(pieces: Sequence[Piece], first: str) -> tuple[Piece, ...]:
-    """Names the pieces in the order of their directions, by the rates at which the first axis has rate 1."""
+    """Names pieces in alphabetical order, beginning with the name ``first``: A, B, C, ...
+
+    They are sorted by a ray inside each, scaled so that the first axis has rate 1.
+    """
 
     def place(piece: Piece) -> list[Fraction]:
         shares = [[Fraction(x, max(ray)) for x in ray] for ray in piece.cone.rays]

@@ -76,14 +76,17 @@ class MapCell:
 
 @dataclass(frozen=True, repr=False)
 class Phases(Rendered):
-    """The map of one parameterization and optimizer.
+    """The map of all rays for one parameterization and optimizer: which formula is valid where.
+
+    It is a plane with the rates of N_e and M as coordinates, for N with rate 1 and K = M.
 
     Attributes:
         parameterization: the parameterization.
         optimizer: the optimizer.
-        walls: walls of all cones on which a formula is proved; if interventions are allowed also those of muP.
+        walls: lines that cut the plane into cells: the boundaries of all cones on which a formula is proved; if
+            interventions are allowed, also those of muP.
         cells: all polygons.
-        edges: all pieces of walls. A parameterization may exist on one and on neither side of it.
+        edges: all pieces of walls. A parameterization may exist on such a piece and on neither side of it.
     """
 
     parameterization: Parameterization
@@ -93,15 +96,15 @@ class Phases(Rendered):
     edges: tuple[MapCell, ...]
 
     def at(self, p: Point2) -> Ray:
-        """Returns the ray of a point."""
+        """Returns the ray at a point (rate of N_e, rate of M) of the map, where N has rate 1."""
         return Ray(_rates_at(p))
 
     def point(self, ray: Ray) -> Point2 | None:
-        """Returns the point of a ray, or None if N does not grow on it."""
+        """Returns the point (rate of N_e, rate of M) at which a ray lies on the map; None if N does not grow on it."""
         return (ray["N_e"] / ray["N"], ray["M"] / ray["N"]) if ray["N"] else None
 
     def walls_of(self, ray: Ray) -> tuple[Linear, ...]:
-        """Returns the walls on which a ray lies."""
+        """Returns the walls (boundaries between cells) on which a ray lies."""
         return tuple(w for w in self.walls if w.at({axis: ray[axis] for axis in PLANE_AXES}) == 0)
 
     @property
@@ -145,7 +148,7 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """Returns the pieces of the covering whose cone contains the whole polygon or segment."""
+        """Returns those pieces in ``among`` whose cone contains a whole polygon or segment, given by its corners."""
         rates = [tuple(_rates_at(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -203,7 +206,13 @@ def mean_corner(corners: Sequence[Point2]) -> Point2:
 
 
 def _is_proved(p: Piece, face: Face, looks: Looks) -> bool:
-    """Tests whether the formula of a piece is proved to meet every demand on the whole cone of this piece."""
+    """Tests whether the formula of a piece is proved to meet every demand on the whole cone of this piece.
+
+    Args:
+        p: the cone with its formula.
+        face: network, parameterization and optimizer.
+        looks: computes sizes on single rays, with a cache.
+    """
     assert p.scaling is not None
     return not face.fails(p.scaling, p.structure, p.cone.rays, looks=looks)
 
@@ -226,7 +235,7 @@ def _rates_at(p: Point2) -> dict[str, Fraction]:
 
 
 def _cut_into_polygons(walls: Iterable[Linear]) -> list[Corners]:
-    """Cuts the square of the map along walls into convex polygons, sorted from left to right."""
+    """Cuts the square of the map along walls into convex polygons, and returns their corners, from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:
@@ -235,7 +244,7 @@ def _cut_into_polygons(walls: Iterable[Linear]) -> list[Corners]:
 
 
 def _find_wall_segments(wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
-    """Returns the sides of polygons that lie on a wall, each once."""
+    """Returns the ends of all sides of polygons that lie on a wall; a side of two polygons occurs once."""
     on = [[p for p in x if wall.at(_rates_at(p)) == 0] for x in polygons]
     return sorted({tuple(sorted(x)) for x in on if len(x) == 2})
 

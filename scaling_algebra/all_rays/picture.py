@@ -49,7 +49,7 @@ def _wrap_svg(label: str, inside: Iterable[str], height: int, top: int = 0) -> s
 
 
 def _draw_map(p: Phases) -> list[str]:
-    """Draws cells, walls, axes, regimes and families, in this order."""
+    """Draws cells, walls, axes, regimes and families of published models, in this order, as SVG elements."""
     out = []
     for cell in p.cells:
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_to_screen, cell.corners))

@@ -80,7 +80,9 @@ class Theorems(Rendered):
         return tuple(lines)
 
     def scripts(self) -> str:
-        """Writes the unsatisfiable systems as SMT-LIB 2, one script each, so that another solver can check them."""
+        """Writes the unsatisfiable systems of constraints behind the proofs as SMT-LIB 2, so that another solver can
+        check them. Each system is a script of its own.
+        """
         reading = *self.reading(), _NAMES
         return RESET.join(
             script(x.decision.clauses, f"{x.name}: {write_statement(x, self.whole)} ({self.about})", reading)

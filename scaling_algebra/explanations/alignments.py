@@ -70,7 +70,11 @@ def alignments(d: Derivation) -> Alignments:
 
 
 def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
-    """Computes the exponents of one linear map: size of the product / (sizes of its factors), as a power of the fan."""
+    """Computes the alignment exponents of one linear map after t updates.
+
+    Each is p in (size of the product) / (sizes of its factors) = fan^p, where fan is the number of inputs, or outputs
+    for the transposed map.
+    """
     assert statement.tensor
     (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
     tensor, std = d.network.tensors[role], d.scaling.tensors[role].init_std

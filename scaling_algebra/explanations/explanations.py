@@ -118,7 +118,7 @@ def explain(
 
 
 def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explanation:
-    """Derives one exponent at a given parameterization.
+    """Explains the exponent of a quantity after t updates: which monomial is the largest, and why it has its size.
 
     Raises:
         UsageError: there is no such quantity, or the step is negative.
@@ -152,7 +152,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
 
 
 def _explain_outer_product(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanation:
-    """Explains an update or a raw gradient by the entries of a rank-one matrix: rms(u v^T) = rms(u) rms(v)."""
+    """Explains the size of an update or a raw gradient, which is an outer product: rms(u v^T) = rms(u) rms(v)."""
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
@@ -220,7 +220,7 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
-    """Completes the explanation of a parameter that comes from the layer-wise law instead of the solver.
+    """Completes the explanation of a parameter that follows from the shapes of tensors, not from solving the demands.
 
     It adds the demand on the parameter, and explains the first of its quantities that is found to be Theta(1) with the
     smallest work budget.
@@ -244,7 +244,9 @@ def _equation(fixing: Fixing) -> str:
 
 
 def _write_form(form: Form, without: str = "") -> str:
-    """Writes a linear form as a product, without one of its unknowns: ``M^-1 sigma_expert_out^2 lr_input``."""
+    """Writes a monomial as a product of powers, such as ``M^-1 sigma_expert_out^2 lr_input``. The unknown exponent
+    ``without`` is omitted.
+    """
     parts = [str(form.power)] if form.power.terms else []
     parts += [name_symbol(x) if k == -1 else f"{name_symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
     return " ".join(parts) or "1"

@@ -26,7 +26,7 @@ class Mechanism:
     Attributes:
         `letter`: its symbol in the MSSP paper (A to D), or its name.
         title: its title.
-        evidence: where the matching shows it.
+        evidence: the indices or factors of the monomial that show it, in words.
     """
 
     letter: str
@@ -41,7 +41,10 @@ class Mechanism:
 
 
 def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
-    """Returns every mechanism of a monomial: one for each summed expert index, then those of single maps.
+    """Returns every mechanism of a monomial: one for each summed expert index, then those of single linear maps.
+
+    Two factors are matched if they are the same random tensor with equal indices, so that their product does not
+    average out.
 
     Law: a sum over an expert index is random if an unmatched factor has this index (A). Any other sum over experts is
     coherent, for one of four reasons: nothing in it depends on the expert (shared); a tensor of the expert, matched
@@ -67,11 +70,11 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
 
 
 def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields, for each inner product of a rank-one update with the signal on which it acts, where and over what it
-    sums.
+    """Yields each inner product of a rank-one update with the signal or gradient on which it acts.
 
     Yields:
-        (``forward`` or ``backward``, the classes of the summed indices)
+        A sentence, such as ``the update of expert_in meets its own input again``, and the summed indices, by the
+        numbers that they have in ``m.indices``.
     """
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
@@ -79,7 +82,9 @@ def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _across_experts(m: MatchedMonomial, c: int) -> Mechanism:
-    """Determines the mechanism of the sum over one expert index."""
+    """Determines why the sum over one expert index is coherent or random. ``c`` is the number of the index in
+    ``m.indices``.
+    """
     index = m.indices[c]
     inside = [p for p in m.pairs if c in m.factors[p.left].classes]
     if index.weight == Fraction(1, 2):

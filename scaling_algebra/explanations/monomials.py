@@ -27,7 +27,7 @@ class TensorFactor:
 
     Attributes:
         tensor: its role.
-        classes: the index classes of its axes.
+        classes: its indices, by the numbers that they have in ``MatchedMonomial.indices``.
     """
 
     tensor: str
@@ -36,13 +36,14 @@ class TensorFactor:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two matched factors.
+    """Two factors of a monomial that are matched: the same random tensor with equal indices, so that their product does
+    not average out.
 
     Attributes:
         left: position of the first factor.
         right: position of the second factor.
-        where: the product in which they met: ``forward`` (the inner product <x', x> of a rank-one update with its
-            input), ``backward`` (of a transposed update with a gradient), or empty (any other product).
+        where: the product in which they were matched: ``forward`` (the inner product <x', x> of a rank-one update with
+            its input), ``backward`` (of a transposed update with a gradient), or empty (any other product).
     """
 
     left: int
@@ -52,12 +53,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Inner:
-    """The inner product of a rank-one update with what it acts on.
+    """The inner product of a rank-one update with the signal or gradient on which it acts.
 
     Attributes:
-        where: ``forward`` or ``backward``.
+        where: ``forward`` for a signal, ``backward`` for a gradient.
         tensor: the updated tensor.
-        classes: the index classes that are summed over.
+        classes: the indices that are summed over, by their numbers in ``MatchedMonomial.indices``.
     """
 
     where: str
@@ -67,12 +68,12 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A sum on the way to the monomial.
+    """A signal that is a sum, of which a monomial comes from one term.
 
     Attributes:
         name: the signal that is the sum.
         parts: its terms with their exponents.
-        chosen: position of the leading term.
+        chosen: position of this term, which is the largest one.
     """
 
     name: str
@@ -82,14 +83,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Index:
-    """A class of indices of a monomial: those that matching has made equal.
+    """An index of a monomial: all indices of its factors that are equal, since they are summed together or belong to
+    matched factors.
 
     Attributes:
         name: the name of the index, with primes: ``k'``.
         axis: the axis that it runs over.
         weight: 1 if no unmatched factor has it (coherent sum, LLN), 1/2 if one has it (random sum, CLT), 0 if it is
-            open
-            (not summed over), and 1/2 less for each further open index of the same class.
+            open (not summed over), and 1/2 less for each further open index that equals it.
         rate: exponent of its dimension.
         touched: positions of the unmatched factors that have it.
     """
@@ -113,11 +114,11 @@ class Index:
 
 @dataclass(frozen=True)
 class Contracted:
-    """A product of initial tensors after contraction and before matching.
+    """A product of initial tensors whose summed indices are set equal, before any two factors are matched.
 
     Attributes:
         factors: (role, index names) of every factor, in the order of the monomial's factors.
-        opens: names of the open indices.
+        opens: names of the open indices, which are not summed over.
         rates: exponent of the dimension of every index.
     """
 
@@ -141,10 +142,10 @@ class MatchedMonomial:
         scalars: the deterministic factors, including the std of every initial tensor.
         sizes: exponent of each scalar.
         inner: inner products of rank-one updates.
-        choices: sums on the way.
-        indices: every index class, by the class number that factors use.
-        opens: class of each open index.
-        contracted: the tensor network before matching.
+        choices: signals that are sums, of which the monomial comes from one term each.
+        indices: every index, by the number that factors use for it.
+        opens: number of each open index, which is not summed over.
+        contracted: the product before factors are matched.
     """
 
     factors: list[TensorFactor]
@@ -159,9 +160,10 @@ class MatchedMonomial:
 
     @property
     def exponent(self) -> Fraction:
-        """The exponent of n.
+        """The exponent of n in the size of the monomial.
 
-        Law: coefficient + sum over index classes of weight times dimension (the half-weight rule).
+        Law: exponents of the scalars + sum over indices of weight times exponent of the dimension (the half-weight
+        rule).
         """
         return sum(self.sizes, Fraction(0)) + sum((i.weight * i.rate for i in self.indices.values()), Fraction(0))
 
@@ -171,7 +173,12 @@ class MatchedMonomial:
 
 
 def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
-    """Reconstructs the monomial of one kernel of a signal.
+    """Reconstructs one term of a signal as a product of initial tensors, from the records of the computation.
+
+    Args:
+        algebra: the algebra that computed the signal.
+        signal: the signal.
+        kernel: key of the term in ``signal.terms``.
 
     Raises:
         LookupError: the signal has no record of how it was made.
@@ -196,7 +203,7 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
 
 
 def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
-    """Returns the tensor network of a monomial as it is after contraction, before factors are matched."""
+    """Returns the product of initial tensors with its summed indices set equal, before factors are matched."""
     roots = [_root(net.joined, c) for c in range(len(net.indices))]
     opens = [roots[c] for c in net.opens]
     names = _name_classes(net.indices, [*opens, *roots])
@@ -208,7 +215,12 @@ def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
 
 
 def _name_classes(indices: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
-    """Names each index class by one of its indices, with primes where two classes would have the same name: ``k'``."""
+    """Names each class of equal indices by one of them, with primes where two classes would have the same name: ``k'``.
+
+    Args:
+        indices: name of every index.
+        classes: the classes, each by the position of one of its indices.
+    """
     used: Counter[str] = Counter()
     names = {}
     for c in dict.fromkeys(classes):
@@ -218,7 +230,7 @@ def _name_classes(indices: Sequence[str], classes: Iterable[int]) -> dict[int, s
 
 
 def _root(parent: Sequence[int], c: int) -> int:
-    """Finds the representative of a class in a union-find forest."""
+    """Follows parents in a union-find forest from ``c`` up to the root, which represents its class."""
     while parent[c] != c:
         c = parent[c]
     return c
@@ -226,17 +238,18 @@ def _root(parent: Sequence[int], c: int) -> int:
 
 @dataclass
 class _Net:
-    """A monomial under construction. Classes are numbered as they appear and merged by union-find.
+    """A monomial under construction. Its indices are numbered as they appear, and classes of equal ones are merged by
+    union-find.
 
     Attributes:
-        parent: union-find parents after contraction and matching.
-        joined: union-find parents after contraction alone.
-        opens: class of each open index.
-        factors: the initial tensors with their classes.
+        parent: union-find parents if summed indices are set equal and factors are matched.
+        joined: union-find parents if summed indices are set equal, and no factors are matched.
+        opens: number of each open index, which is not summed over.
+        factors: the initial tensors with the numbers of their indices.
         pairs: the matched factors.
         scalars: the deterministic factors.
-        inner: inner products of rank-one updates with the classes that they sum over.
-        choices: sums on the way.
+        inner: inner products of rank-one updates, with the numbers of the indices that they sum over.
+        choices: signals that are sums, of which the monomial comes from one term each.
     """
 
     indices: list[str] = field(default_factory=list)
@@ -273,7 +286,11 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Returns the kernel (Wick monomial) of the unmatched factors, and where its factors stand in this monomial."""
+        """Returns the canonical form (kernel) of the product of all unmatched factors.
+
+        The second result maps each factor of the kernel to the positions at which it stands in this monomial; -1 for a
+        selection of experts.
+        """
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
@@ -292,8 +309,9 @@ class _Net:
 
 
 class _Walk:
-    """Expands a kernel (one Wick monomial of a signal) into initial tensors, by following the records of the
-    computation.
+    """Expands a term of a signal (a Wick monomial, given by its kernel) into a product of initial tensors.
+
+    It follows the records that every signal has of its computation.
 
     Attributes:
         algebra: the algebra of the run.
@@ -305,7 +323,7 @@ class _Walk:
         self.active = frozenset(x for x, axis in algebra.indices.items() if axis == "K")
 
     def expand(self, s: Signal, k: int) -> _Net:
-        """Expands a kernel of a signal into initial tensors.
+        """Expands the term of a signal with key ``k`` in ``s.terms`` into a product of initial tensors.
 
         Raises:
             LookupError: the signal has no record of how it was made.
@@ -347,14 +365,21 @@ class _Walk:
         return None if size is None else self.algebra.exponent(size)
 
     def _merge(self, net: _Net, c: int, d: int) -> None:
-        """Merges two classes. An index over active experts takes precedence over one over all experts."""
+        """Merges the classes of equal indices that contain ``c`` and ``d``.
+
+        If one index runs over the active experts and the other over all, the class runs over the active ones.
+        """
         c, d = sorted((net.root(c), net.root(d)))
         net.parent[d] = c
         if net.indices[d] in self.active:  # an index of active experts
             net.indices[c] = net.indices[d]
 
     def _product(self, s: Signal, k: int) -> _Net:
-        """Expands a kernel of a product: its factors are expanded, contracted and matched."""
+        """Expands the term with key ``k`` of a signal that is a product of two signals.
+
+        Both factors are expanded, the indices that the product sums are set equal, and factors are matched as they were
+        when the product was computed.
+        """
         assert s.origin is not None
         a, b = s.origin.operands
         ka, kb, matching = find_origin(self.algebra, s, k)

@@ -20,11 +20,11 @@ from scaling_algebra.spec.networks.language import Function, Network, Sum
 
 @dataclass(frozen=True, repr=False)
 class Obstacles(Rendered):
-    """Results with each function of a network omitted in turn.
+    """What can be derived for a network if each of its functions is omitted in turn.
 
     Attributes:
         configuration: the configuration of the whole network.
-        tried: each function, with the level of the answer without it, or the reason why there is none.
+        tried: each function, with how much of the answer without it is proved, or the reason why there is no answer.
     """
 
     configuration: Configuration

@@ -52,7 +52,7 @@ def alignments(a: Alignments) -> Document:
 
 @document_of.register(Obstacles)
 def obstacles(o: Obstacles) -> Document:
-    """Makes the document of the functions that were omitted, with the answer without each."""
+    """Makes the document that lists every function of a network, and whether an answer is found without it."""
     c = o.configuration
     name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
     rows = [(f"{f.out} = {f.name}", literal(_describe_answer(x))) for f, x in o.tried]
@@ -65,12 +65,20 @@ def obstacles(o: Obstacles) -> Document:
 
 
 def _why(left: Level | str) -> str:
-    """Returns the first reason why the answer without a function is not certified; empty if it is."""
+    """Returns the first reason why an answer is not certified; empty if it is.
+
+    Args:
+        left: how much of the answer is proved, or the reason why none was found.
+    """
     return left if isinstance(left, str) else str(left.open[0]) if left.open else ""
 
 
 def _describe_answer(left: Level | str) -> str:
-    """Describes the answer: ``found``, ``2 sizes undecided: ...``, ``not found: ...``."""
+    """Describes whether an answer was found: ``found``, ``2 sizes undecided: ...``, ``not found: ...``.
+
+    Args:
+        left: how much of the answer is proved, or the reason why none was found.
+    """
     level = "not found" if isinstance(left, str) else "found" if left.certified else str(left)
     return f"{level}: {why}" if (why := _why(left)) else level
 
@@ -139,7 +147,10 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 
 
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
-    """Makes the lines that show a leading monomial before its factors are matched, in the symbols of the network."""
+    """Makes the lines that show one of the largest monomials as a sum over indices, in the symbols of the network.
+
+    This is the product of initial tensors before any two factors are matched.
+    """
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]

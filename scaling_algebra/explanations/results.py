@@ -38,12 +38,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class LeadingTerm:
-    """One leading monomial, spelled out.
+    """One of the largest monomials of a quantity, spelled out.
 
     Attributes:
         constants: deterministic factors, including the std of every initial tensor.
-        monomial: the tensor network and its matching.
-        mechanisms: the mechanisms of the matching.
+        monomial: the product of initial tensors, and which of them are matched.
+        mechanisms: why each of its sums is coherent or random.
     """
 
     constants: tuple[Constant, ...]
@@ -52,7 +52,7 @@ class LeadingTerm:
 
     @property
     def exponent(self) -> Fraction:
-        """The exponent of n."""
+        """The exponent of n in the size of the monomial."""
         return self.monomial.exponent
 
     @property
@@ -85,7 +85,7 @@ class LeadingTerm:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Rendered):
-    """The derivation of one exponent.
+    """An explanation of why a quantity has its exponent.
 
     Attributes:
         derivation: the parameterization.
@@ -93,14 +93,13 @@ class Explanation(Rendered):
         step: the number of updates.
         formula: the definition of the quantity.
         exponent: its exponent; None if it is exactly zero.
-        terms: leading monomials of equal exponent; for an update or a raw gradient, one for each of its two vectors.
+        terms: the largest monomials; for an update or a raw gradient u v^T, that of u and that of v.
         outer: whether the quantity is an outer product (an update or a raw gradient); its exponent is then the sum of
             those of ``terms`` and ``constants``.
         constants: scalar factors of an outer product.
-        leading: the number of leading monomials; ``terms`` may have only some of them.
+        leading: the number of the largest monomials; ``terms`` may have only some of them.
         note: if there are no terms, the reason: the quantity is zero, or its size could not be certified while all
-            tensors
-            train.
+            tensors train.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -139,7 +138,10 @@ class Explanation(Rendered):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The distinct sums on the way to the first monomial."""
+        """The signals that are sums, of which the first monomial of ``terms`` comes from one term each.
+
+        For an outer product, they are those of both vectors.
+        """
         seen: dict[str, Choice] = {}
         for term in self.terms if self.outer else self.terms[:1]:
             for choice in term.monomial.choices:
@@ -158,7 +160,7 @@ class Explanation(Rendered):
 
     @property
     def arithmetic(self) -> str:
-        """The sum of exponents as text."""
+        """The sum of exponents as text: ``- 1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``."""
         if not self.outer:
             return self.terms[0].arithmetic
         return f"{' + '.join(f'{e} ({label})' for e, label in self.summands)} = {self.total()}"
@@ -170,7 +172,7 @@ class Explanation(Rendered):
 
 @dataclass(frozen=True, repr=False)
 class SettingExplanation(Rendered):
-    """The derivation of one parameter.
+    """An explanation of what determines a parameter of a tensor, such as its learning rate.
 
     Attributes:
         derivation: the parameterization.
@@ -181,8 +183,9 @@ class SettingExplanation(Rendered):
             solved.
         behind: the explanation of the quantity that determines the parameter; None if nothing was solved.
         structure: interventions (tied or zero tensors) that affect it.
-        multiplied: the power that a module multiplies the tensor by.
-        own: the power of the tensor itself; all other attributes are about the product of both.
+        multiplied: the power of the axes by which the module multiplies the tensor.
+        own: the parameter's power for the tensor itself; all other attributes are about the tensor times
+            ``multiplied``.
     """
 
     derivation: Derivation
@@ -201,8 +204,9 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The reason in words: the size of the quantity without the parameter, and the value of it that makes the
-        size Theta(1)."""
+        """The reason in words: the size that the quantity has without the parameter's factor, and the value of the
+        parameter with which it is Theta(1).
+        """
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
@@ -233,7 +237,7 @@ class SettingExplanation(Rendered):
 
 
 def _sums(m: MatchedMonomial) -> str:
-    """Describes every sum over a growing index, with the reason why it is coherent or random."""
+    """Describes every sum of a monomial over a growing index, with the reason why it is coherent or random."""
     left = {c: i for c, i in m.indices.items() if i.weight > 0 and i.rate}
     phrases: list[str] = []
 

@@ -59,8 +59,9 @@ class FormulaTerm:
     Attributes:
         form: its powers of the axes and of the parameters.
         beside: powers of the axes of the other monomials with the same powers of the parameters.
-        matched: the product of initial tensors behind the monomial, with the matching of its factors; None for updates
-            and raw gradients, which are outer products.
+        matched: the product of initial tensors that has this size, and which of its factors are paired, because two
+            copies of one random tensor do not average out; None for updates and raw gradients, which are outer
+            products.
     """
 
     form: Form
@@ -69,7 +70,9 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanisms that make the monomial as large as it is, from the matching of its factors."""
+        """The mechanisms (why each sum is coherent or random) that make the monomial as large as it is; empty for outer
+        products.
+        """
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
@@ -78,10 +81,11 @@ class Formula(Rendered):
     """The size of a quantity after some updates, for every ray and all values of the parameters.
 
     Attributes:
-        of: network, optimizer and structure, and which axes grow.
+        of: the search that found the formula; it has network, optimizer and structure, and which axes grow.
         quantity: the quantity whose root mean square this is.
         step: the number of updates.
-        terms: the monomials that are the largest one somewhere; empty if the quantity is exactly zero.
+        terms: the monomials, each the largest one on some ray for some parameters; empty if the quantity is exactly
+            zero.
         slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
             with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
@@ -104,8 +108,10 @@ class Formula(Rendered):
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
-        """The divisors ``v_ROLE_k`` in the formula, each with the gradients of which it is the maximum, such as
-        ``gW2@0``."""
+        """The symbols ``v_ROLE_k`` in the formula, by which the optimizer divides the gradient of a tensor at step k.
+
+        Each comes with the gradients of which it is the maximum, such as ``gW2@0``.
+        """
         gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
@@ -117,8 +123,7 @@ class Formula(Rendered):
     @property
     def averaged(self) -> tuple[str, ...]:
         """Axes that must grow for the formula to be valid, because gates, which are treated as constants, are
-        averaged over
-        them (assumption B2 of MSSP paper, J.2).
+        averaged over them (assumption B2 of MSSP paper, J.2).
         """
         net = self.of.network
         products = (s for s in net.statements if isinstance(s, Product))
@@ -204,12 +209,12 @@ class Formula(Rendered):
         return f"{self.quantity}@{self.step}, {self.of.network.title}, {self.of.optimizer.name}, {self.of.structure}"
 
     def _on(self, ray: Ray, values: Mapping[str, Fraction | None], divisors: dict[str, Fraction]) -> Fraction | None:
-        """Returns the exponent on a ray.
+        """Returns the exponent of n on a ray; None for exactly zero.
 
         Args:
             ray: the ray.
-            values: exponents of the unknowns.
-            divisors: cache of the exponents of divisors.
+            values: exponents of the parameters, by unknown.
+            divisors: exponents of the symbols ``v_ROLE_k`` that are computed already; new ones are added.
         """
         if not self.complete:
             raise UsageError(
@@ -234,9 +239,10 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """Returns the ratio of a divisor to the size of an entry of the gradient.
+        """Returns the number by which the optimizer divides a tensor's gradient, divided by the size of one gradient
+        entry.
 
-        It is the root of the number of entries for an optimizer that normalises whole matrices, otherwise 1.
+        This is the root of the number of entries for an optimizer that divides by the norm of a matrix, otherwise 1.
         """
         return self.of.optimizer.entry_count_root(self.of.network, role)
 
@@ -395,7 +401,7 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the product of initial tensors behind a monomial, on a ray where the monomial leads.
+    """Reconstructs the product of initial tensors that a monomial is the size of, on a ray where it is the largest.
 
     Args:
         search: computes sizes on rays.
@@ -405,7 +411,7 @@ def _reconstruct_monomial(
         beside: powers of the axes of the other monomials with the same powers of the parameters.
 
     Returns:
-        The product with the matching of its factors; None for outer products.
+        The product, and which of its factors are paired; None if no term of the signal has this size.
     """
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))

@@ -29,12 +29,17 @@ STEPS = 4
 
 
 def size_of(signal: str) -> str:
-    """Returns the name of the unknown s for the size n^-s of a signal's change after the first update."""
+    """Returns the name of the unknown that stands for the size of a signal's change after the first update.
+
+    The unknown is s in size = n^-s. It keeps formulas short where the change itself has too many terms.
+    """
     return f"size.{signal}"
 
 
 def divisor(role: str, step: int) -> str:
-    """Returns the name of the unknown v for the normaliser n^-v by which a step divides the gradient of a tensor.
+    """Returns the name of the unknown that stands for the number by which a step divides the gradient of a tensor.
+
+    The unknown is v in number = n^-v.
 
     Args:
         role: the tensor.
@@ -46,9 +51,10 @@ def divisor(role: str, step: int) -> str:
 def form_algebra(
     network: Network, ray: Ray, growing: frozenset[str] = frozenset(), most: int | None = None
 ) -> FormAlgebra:
-    """Makes the algebra that computes sizes as linear forms in the unknowns of a network.
+    """Makes the object that computes sizes of signals as linear forms in unknown exponents.
 
-    The unknowns are the exponents of its parameters, of the divisors of its steps, and of the sizes of its signals.
+    The unknowns are the exponents of the network's parameters, of the numbers by which its steps divide gradients
+    (``divisor``), and of the changes of its signals (``size_of``).
 
     Args:
         network: the network.
@@ -64,7 +70,7 @@ def form_algebra(
 
 
 class _FormSteps(TensorSteps):
-    """Computes updates of tensors; their learning rates and normalisers are unknowns of the formula."""
+    """Computes updates of tensors, with learning rates and the numbers that gradients are divided by as unknowns."""
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -75,7 +81,9 @@ class _FormSteps(TensorSteps):
 
 
 class FormTrajectory(Trajectory):
-    """A training run with unknown exponents b, c and alpha and, if the optimizer normalises, unknown divisors.
+    """A training run with unknown exponents of init stds, learning rates and multipliers.
+
+    If the optimizer normalises, the numbers by which it divides gradients are unknowns, too.
 
     Args:
         network: the network.
@@ -102,16 +110,23 @@ class FormTrajectory(Trajectory):
         super().__init__(network, algebra, structure.point(network, {}), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
+        """Raises Exhausted: a signal divided by the size of another one is a quotient of two maxima of linear forms.
+
+        Such a quotient is not a maximum of linear forms.
+        """
         raise Exhausted
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """Raises Exhausted, because the quotient of two maxima of linear forms is not a maximum of linear forms."""
+        """Raises Exhausted: the ratio of the gradient of a loss to that of the output is a quotient of two maxima.
+
+        A quotient of two maxima of linear forms is not a maximum of linear forms.
+        """
         raise Exhausted
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Returns a lower and an upper bound on the exponent of a quantity, both as maxima of linear forms in the
-        unknowns.
+        """Returns a lower and an upper bound on the exponent of a quantity after t updates.
+
+        Both are maxima of linear forms in the unknown exponents.
 
         Raises:
             Exhausted: there are too many linear forms for the remaining work budget.
@@ -121,8 +136,9 @@ class FormTrajectory(Trajectory):
         return self.forms.bound_size(read)
 
     def sizes(self, quantity: Quantity, t: int) -> GradeSizes:
-        """Returns lower and upper bounds on the size of a quantity, separately for each combination of unknowns
-        (grade).
+        """Returns lower and upper bounds on the size of a quantity after t updates.
+
+        They are separate for each combination of powers of the unknowns (grade), such as sigma_input^2 lr_readout.
 
         For an update or a gradient of a tensor this is the size of one entry.
 

@@ -34,6 +34,6 @@ def inequality(counts: Sequence[tuple[str, int]]) -> str:
 
 
 def _write_monomial(form: Form, rest: str) -> str:
-    """Writes the powers of the parameters in a monomial, followed by the text ``rest`` for its axes."""
+    """Writes a monomial: the powers of its parameters, followed by ``rest``, the text for its axes."""
     parameters = (name_symbol(u) if n == -1 else f"{name_symbol(u)}^{-n}" for u, n in form.unknowns)
     return " ".join(x for x in (*parameters, rest) if x != "1") or "1"

@@ -14,7 +14,7 @@ from .notation import maximum, monomial
 
 @document_of.register(Formula)
 def formula(f: Formula) -> Document:
-    """Makes the document of a formula: the maximum, and the rays on which each of its monomials leads."""
+    """Makes the document of a formula: the maximum, and the rays on which each of its monomials is the largest."""
     name = f"{f.quantity}@{f.step}"
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
@@ -54,7 +54,7 @@ def record(f: Formula) -> dict[str, object]:
 
 
 def _divisors(f: Formula) -> list[str]:
-    """Lists each divisor of a formula as a maximum of its sizes: ``v_input_0 = max(eps_input, gW1@0)``."""
+    """Explains each symbol for a number that gradients are divided by: ``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
     for name, gradients in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]

@@ -51,7 +51,8 @@ class FormulaSearch:
         optimizer: the optimizer.
         structure: tensors that start at zero or are shared by all experts.
         fixed: axes that do not grow.
-        sized: signals whose changes after the first update are represented by an unknown for their size.
+        sized: signals whose changes after the first update are replaced by an unknown for their size, which keeps the
+            number of monomials small.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class FormulaSearch:
         self._runs: dict[tuple[Vector, Budget], FormTrajectory] = {}
 
     def forms(self, quantity: Quantity, t: int) -> MaxForm:
-        """Finds the monomials of a quantity after t updates.
+        """Returns the size of a quantity after t updates as a maximum of monomials, valid on every ray.
 
         Raises:
-            Exhausted: there are too many.
+            Exhausted: there are too many monomials.
         """
         best: MaxForm | None = None
         for rung in _RUNGS:
@@ -88,7 +89,10 @@ class FormulaSearch:
         return best or self._forms(quantity, t, _COARSE)
 
     def run(self, rates: Vector, rung: Budget = _RUNGS[0]) -> FormTrajectory:
-        """Returns the training run on a ray with unknown parameters, computed with a work budget."""
+        """Returns the training run on a ray with these integer rates of the growing axes, within a work budget.
+
+        Init stds, learning rates and multipliers are unknowns.
+        """
         key = rates, rung
         if key not in self._runs:
             algebra = form_algebra(self.network, self.ray(rates), self.growing)
@@ -126,12 +130,12 @@ class FormulaSearch:
         return largest
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects the bound that counts as a monomial of the formula: here the lower one, which is attained."""
+        """Selects the bound on a size that becomes a monomial of the result: here the lower one, which is attained."""
         return lower
 
 
 class UpperBounds(FormulaSearch):
-    """Upper bounds on the sizes of quantities that are valid on every ray.
+    """Computes upper bounds on the sizes of quantities, as maxima of monomials that are valid on every ray.
 
     The changes of some signals after the first update are represented by an unknown for their size
     (``graded.size_of``).
@@ -142,27 +146,28 @@ class UpperBounds(FormulaSearch):
     """
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Returns the monomials whose sizes are known, and upper bounds that cover all monomials, after t updates.
+        """Returns monomials whose maximum is an upper bound on a quantity after t updates, and those of them that the
+        quantity has, which are lower bounds.
 
         Raises:
-            Exhausted: there are too many.
+            Exhausted: there are too many monomials.
         """
         upper = self._forms(quantity, t, _WHOLE).forms
         return Bounds(tuple(form for form in upper if form in self._exact), upper)
 
     @cached_property
     def _exact(self) -> set[Form]:
-        """The upper bounds that are attained by a monomial on some ray."""
+        """The upper bounds found so far that equal the lower bound on some ray, so that the quantity has this size."""
         return set()
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects the upper bound, and records whether it is the size of a monomial."""
+        """Selects the upper bound, and adds it to ``_exact`` if the lower bound equals it."""
         self._exact.update({upper} if lower == upper else ())
         return upper
 
 
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
-    """Selects the linear forms that are the largest one on some ray, for some values of the unknowns.
+    """Selects those monomials that are larger than all others on some ray, for some values of the unknowns.
 
     Law: one query of linear real arithmetic for each form; z3 decides it exactly.
     """

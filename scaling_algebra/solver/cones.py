@@ -37,19 +37,20 @@ def reach(
     looks: Looks,
     fixed: frozenset[str] = frozenset(),
 ) -> Cone | None:
-    """Finds the cone of rays on which a formula meets every demand, as far as monomials show; None if there is no such
-    ray.
+    """Finds the cone of rays on which a formula meets every demand, as far as lower bounds on sizes show.
+
+    Returns None if it does so on no ray. ``convexity.cone_holds`` proves the result.
 
     Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a spanning ray
     violates a demand, cut it off by the half-space on which the violating monomial is O(1).
 
     Args:
-        scaling: the formula.
+        scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
         optimizer: the optimizer that it is for.
         parameterization: the source of the demands.
         structure: tensors that start at zero or are shared by all experts.
         ray: the ray on which the formula was found.
-        looks: analyses of the network; they are shared with the cones of other formulas.
+        looks: computes sizes on single rays; its cache is shared with the cones of other formulas.
         fixed: axes that do not grow.
     """
     plain = descent(scaling)
@@ -81,7 +82,9 @@ def reach(
 
 
 def descent(scaling: Scaling) -> Scaling:
-    """Converts a scaling to the equivalent one for gradient descent: learning rates are divided by epsilons.
+    """Converts settings for an optimizer with an epsilon to those with which gradient descent trains alike.
+
+    Learning rates are divided by epsilons.
 
     Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
     """
@@ -96,7 +99,7 @@ def descent(scaling: Scaling) -> Scaling:
 
 
 def _simplify_wall(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
-    """Returns the simplest linear equation that has the same solutions in the cone as ``wall``.
+    """Returns the simplest linear equation that has the same solutions in a cone as ``wall``, one of its boundaries.
 
     The cone may lie in a subspace, given by the equations ``flat``: where N_e = 0, ``M = N + N_e`` becomes M = N.
     """
@@ -112,11 +115,14 @@ def _make_ray(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
 
 
 def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
-    """Returns a scaling of gradient descent whose learning rates are divided by the normalisers of the last step on a
-    ray.
+    """Returns the formula with which gradient descent trains like a normalising optimizer.
 
-    With it, gradient descent trains like the normalising optimizer wherever the normalisers are these powers of the
-    axes.
+    Every learning rate is divided by the normaliser (what the optimizer divides the gradient by). This is valid
+    wherever the normalisers are the same powers of the axes as on the ray of ``look``.
+
+    Args:
+        scaling: the formula for the normalising optimizer.
+        look: its analysis on a ray; the normalisers are those of its last step.
     """
     forms_of = {
         role: [x.form for x in look.runs.list_step_factors(role, HORIZON - 1) if x.form] for role in scaling.tensors
@@ -126,8 +132,16 @@ def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
 
 
 def _find_wall(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
-    """Finds the boundary beyond which a size exceeds O(1): that of the largest size at the earliest step where one
-    does. None if no size exceeds O(1).
+    """Finds the boundary of the half-space of rays on which a monomial that is too large on this ray would be O(1).
+
+    It is the largest monomial of a demanded quantity, at the first step where one exceeds O(1). Returns None if no
+    size exceeds O(1).
+
+    Args:
+        scaling: the formula.
+        demands: the demands on the quantities.
+        look: the analysis of the formula on a ray.
+        axes: the axes that may grow.
     """
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):

@@ -25,13 +25,13 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """A cache of analyses of one network, by formula and ray.
+    """A cache of analyses of one network: of objects that compute sizes of quantities for a formula on a ray.
 
-    So cones that share a ray are analysed there once, and all formulas on a ray share products of kernels.
+    So cones that share a ray are analysed there once, and all formulas on a ray share intermediate results.
 
     Args:
         network: the network.
-        routed: include rays with K < M, and their limits.
+        routed: K is an axis of its own, so that rays with K < M are included; otherwise K = M.
 
     Raises:
         UsageError: the network has divisors or gates of unknown size; these are not linear in the rates.
@@ -48,7 +48,14 @@ class Looks:
         self._algebras: dict[Hashable, dict[Budget, Algebra]] = {}
 
     def at(self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str]) -> Analysis:
-        """Returns the analysis on a ray. The axes in ``grown`` count as growing even if their rate there is 0."""
+        """Returns the analysis, which computes sizes of quantities, of a formula on a ray.
+
+        Args:
+            scaling: the formula.
+            ray: the ray.
+            optimizer: the optimizer.
+            grown: axes that count as growing, even if their rate on the ray is 0.
+        """
         point = scaling.point(ray)
         numbers = [tuple(x.items()) for x in (point.b, point.c, point.d, point.multipliers)]
         key = ray, grown, optimizer.name, optimizer.regime, *numbers, point.tied
@@ -102,7 +109,7 @@ def cone_holds(
     horizon of the demands, t = 2; the third update uses the gradient at t = 2.
 
     Args:
-        scaling: the formula.
+        scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
         optimizer: the optimizer.
         parameterization: the source of the demands.
         rays: the rays that span the cone.
@@ -141,8 +148,13 @@ def cone_holds(
 
 
 def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> Failure | None:
-    """Reports a size that exceeds O(1), or a gradient that exceeds its epsilon, on a spanning ray; None if there is
-    none.
+    """Reports a size that exceeds O(1), or a gradient that exceeds its epsilon, on one ray; None if there is none.
+
+    Args:
+        scaling: the formula.
+        look: its analysis on the ray.
+        demands: the demands on sizes.
+        ahead: number of further updates for which O(1) is examined, too.
     """
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
@@ -162,7 +174,13 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
 
 def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
     """Reports an update whose factor on the gradient (learning rate over normaliser) is not a single power of the axes
-    on the cone. Sizes inside the cone are then undecided. None if there is no such update.
+    on a cone. Sizes inside the cone are then undecided. Returns None if there is no such update.
+
+    Args:
+        scaling: the formula.
+        corners: its analyses on the rays that span the cone.
+        inside: its analysis on a ray inside the cone.
+        last: number of updates that are examined.
     """
     for role in inside.network.tensors:
         for t in range(last):
@@ -181,8 +199,17 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 
 
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
-    """Explains why a size that must be Theta(1) or balanced is not given by one monomial on the whole cone; None if
-    it is."""
+    """Explains why a size that must be Theta(1) or balanced is not given by one monomial on a whole cone.
+
+    Args:
+        scaling: the formula.
+        corners: its analyses on the rays that span the cone.
+        inside: its analysis on a ray inside the cone.
+        demand: the demand on the size.
+
+    Returns:
+        The failure; None if one monomial gives the size, or if the demand requires an upper bound only.
+    """
     if demand.kind == "balanced":
         middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []

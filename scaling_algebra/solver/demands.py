@@ -158,7 +158,7 @@ class Fixing:
     Attributes:
         demand: the demand.
         quantity: the quantity whose size the demand restricts.
-        step: the number of updates after which it is the largest.
+        step: the number of updates after which this size is the largest, or first diverges.
         form: the monomial that must be Theta(1), as a linear form in the unknowns.
     """
 
@@ -175,7 +175,9 @@ def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Checks that lower bounds violate no demand. They are quick to compute and reject most wrong parameters.
+    """Checks that the largest known monomials, as lower bounds on sizes, violate no demand.
+
+    They are quick to compute and reject most wrong exponents.
 
     Raises:
         Infeasible: a demand fails.
@@ -215,8 +217,9 @@ def is_bounded(demand: Demand, look: Analysis) -> bool:
 
 
 def below(demand: Demand, look: Analysis) -> Failure | None:
-    """Reports a demand for Theta(1) whose quantities have smaller upper bounds at the start and at every later step;
-    None if they do not.
+    """Reports a demand for Theta(1) that fails since upper bounds show that its quantities are smaller at every step.
+
+    Returns None if they do not show this, and for demands of another kind.
     """
     uppers = [look.upper(name) for name in demand.quantities]
     sizes = [x for x in uppers if x is not None]
@@ -229,7 +232,7 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
 
 
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
-    """Reports a demand on the effect of an update that is too small at every step up to the horizon.
+    """Reports a demand that fails since the effect of an update is too small at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
 
@@ -297,7 +300,13 @@ def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Frac
 def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure | None:
     """Reports a quantity that diverges one update after the horizon, as far as a small budget shows; None if none does.
 
-    Growth from step to step can start below the horizon's bound and pass it later. Lower bounds are enough to reject.
+    A quantity that grows from step to step may still be O(1) at the horizon, the last step of the demand. Lower bounds
+    on sizes are enough to reject.
+
+    Args:
+        demand: the demand on the quantity.
+        look: the analysis.
+        means: how sizes are computed; by default as the largest monomial that is found.
     """
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look(name, demand.horizon + 1, means).lead
@@ -309,7 +318,9 @@ def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure 
 def violation(
     demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None, closer: Analysis | None = None
 ) -> Failure | None:
-    """Explains why a demand fails; None if it holds. A certain divergence is reported before anything undecided.
+    """Explains why a demand fails or is undecided; None if it holds.
+
+    A certain divergence is reported before anything undecided.
 
     Args:
         demand: the demand.
@@ -368,7 +379,13 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
 
 
 def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: OptimizerSpec) -> Level:
-    """Returns how far a solution is proved: ``left`` are the undecided ones among all demands that were examined."""
+    """Returns how far a solution is proved.
+
+    Args:
+        demands: all demands that were examined.
+        left: those that stay undecided.
+        optimizer: decides which demands apply (``concerns``).
+    """
     asked = [d for d in demands if concerns(d, optimizer)]
     bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
     learned = frozenset(d.label for d in asked if d.kind != "bounded")
@@ -456,8 +473,9 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """Reports the first demand on a quantity of which not even a leading monomial is known at some step, since it may
-    be the largest there. None if there is no such demand.
+    """Reports the first demand on a quantity of which no monomial is known to be the largest at some step.
+
+    At this step the quantity may be larger than at all others. Returns None if there is no such demand.
     """
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
@@ -468,7 +486,10 @@ def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
-    """Finds the first monomial that equals the upper bound of the quantity for all steps; None if there is none."""
+    """Finds a monomial of a demanded quantity that is as large as the upper bound for all steps; None if there is none.
+
+    It is then proved to be the largest.
+    """
     uppers = [look.upper(name) for name in demand.quantities]
     top = max((x for x in uppers if x is not None), default=None)
     if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
@@ -488,7 +509,10 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
 
 
 def _scale_form(demand: Demand, form: Form) -> Form:
-    """Returns the linear form that must be zero: the size of the quantity, for a ``scale`` demand multiplied by n^d."""
+    """Returns the monomial that a demand requires to be Theta(1), from the largest one of its quantity.
+
+    It is this monomial itself, or, for a demand of kind ``scale`` on an epsilon ~ n^-d, n^d times the monomial.
+    """
     if demand.kind != "scale":
         return form
     counts = dict(form.unknowns)
@@ -568,9 +592,9 @@ def unmet(
     """Returns the demands that fail, in order of update and signal, and those that are undecided.
 
     Args:
-        at: provides analyses at this and other points.
+        at: provides analyses at other exponents, and limits their work.
         demands: the demands to examine.
-        look: the analysis at the point.
+        look: the analysis at the exponents that are judged.
         work: limit on the work for all demands. With a limit, divergence after one update is examined first, since this
             takes the least work.
     """
@@ -613,8 +637,10 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
-    """Checks the parts of sums over experts in which a single tensor changes. A solution that is proved by bounds
-    alone must pass.
+    """Checks the demands on parts of sums over experts, in each of which training changes a single tensor at most.
+
+    It is stricter than ``left_open``, which accepts undecided demands: all sizes must have upper bounds, and these
+    parts must be decided with a small budget.
 
     Raises:
         Infeasible: a part has no upper bound, is smaller than it must be, or is undecided.

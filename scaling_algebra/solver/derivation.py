@@ -72,7 +72,8 @@ class Derivation(Rendered):
         configuration: network, ray, optimizer and parameterization.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        chosen: the interventions; None if there are none.
+        chosen: which tensors start at zero or alike and which signals are free, if the derivation changed any of this
+            (an intervention); otherwise None.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         others: structures with as few interventions for which no demand is seen to fail, either.
         fixed_by: the condition that fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty if nothing
@@ -399,7 +400,9 @@ are taken as negligible.
 
 
 def _by_shape(asked: Configuration) -> Derivation:
-    """Applies the layer-wise law (``layerwise.at_full_alignment``) to each tensor.
+    """Derives muP from the shapes of the tensors alone (``layerwise.at_full_alignment``).
+
+    This is for a module whose equations could not be read.
 
     Assumes: signals keep their size between tensors, and no tensor is used twice.
 
@@ -428,7 +431,7 @@ def _by_shape(asked: Configuration) -> Derivation:
 
 
 def find_solution(asked: Configuration) -> Solution:
-    """Returns the cached solution of a configuration.
+    """Returns the solution of a configuration's demands; it is searched for once and then cached.
 
     Raises:
         NotFound: the search found none.
@@ -453,12 +456,15 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
 
 @lru_cache(maxsize=16)
 def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) -> Places:
-    """Returns the cached analyses of one network, ray and optimizer, which all parameterizations share."""
+    """Returns the source of analyses (objects that compute sizes) of one network, ray and optimizer.
+
+    It is cached, so that the searches for all parameterizations share it.
+    """
     return Places(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the reason text of each number of a solution, by (role, setting)."""
+    """Returns, by (role, setting), the text that says why each number of a solution has its value."""
     reasons = _by_law(network, ray, solution) if not solution.fixed_by else {}
     for role in network.tensors:
         for label, letter in SETTINGS.items():
@@ -481,8 +487,10 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns, by (role, setting), a text that quotes the layer-wise law from which each number follows. Numbers that
-    are zero are omitted.
+    """Returns the texts that say why each number has its value, for a solution that follows from shapes of tensors.
+
+    Each quotes the rule that ``layerwise.at_full_alignment`` applied; keys are (role, setting). Numbers that are zero
+    are omitted.
     """
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
@@ -503,7 +511,7 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
-    """Returns the reason text of a redundant multiplier, which names the tensors that can absorb it."""
+    """Returns the text that says why a redundant multiplier is 1, with the tensors that can absorb it."""
     uses = (s for s in network.linear if multiplier in s.multipliers)
     roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
     return f"a gauge: init and rate of {roles} absorb it; give {multiplier}, or one of them, and the others are derived"
@@ -549,8 +557,10 @@ def _make_derivation(
 
 
 def _borrow_mup(asked: Configuration) -> Derivation:
-    """Applies the muP of another network of the family; tensors that the other network lacks get Theta(1) init and
-    rate."""
+    """Returns a parameterization that takes its powers from the muP of another network (``Parameterization.borrowed``).
+
+    Tensors that the other network lacks get Theta(1) init std and learning rate.
+    """
     rule = asked.parameterization
     family = rule.borrowed.partition("-")[0]
     if not asked.network.name.startswith(f"{family}-"):
@@ -626,8 +636,13 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
 
 
 def _with_readout(scaling: Scaling, roles: Sequence[str], other: Scaling | None) -> Scaling:
-    """Returns a scaling with the readout inits of another one, or with readouts that start at zero if ``other`` is
-    None."""
+    """Returns a copy of a parameterization's settings with other init stds of the readouts.
+
+    Args:
+        scaling: the settings.
+        roles: the readouts.
+        other: the settings whose init stds the readouts take; None for readouts that start at zero.
+    """
     stds = {role: None if other is None else other.tensors[role].init_std for role in roles}
     last = {role: replace(scaling.tensors[role], init_std=std) for role, std in stds.items()}
     return replace(scaling, tensors={**scaling.tensors, **last})

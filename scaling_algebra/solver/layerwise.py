@@ -29,13 +29,23 @@ _LEARNED = ("effective", "cross")
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
-    """Computes the powers of the parameters from the alignment exponents of every layer, which the engine measures.
+    """Computes init stds, learning rates, epsilons and multipliers layer by layer, from alignments of the solution.
+
+    An alignment is the exponent p or q below by which a sum exceeds one of its terms: 1/2 for independent terms, 1 for
+    terms that agree. It is computed from the sizes that ``look`` gives at the exponents of the solution.
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
     since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
     axes grow at one rate, this decides which of them has a power. The solver keeps an entry only if it equals the
     solution on the ray.
+
+    Args:
+        look: the analysis at the exponents of the solution.
+        structure: which tensors start at zero or alike, and which signals are free.
+
+    Returns:
+        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
     """
     network, t = look.network, last_step(look.network, structure)
     counts = terms_behind(network, look.ray)
@@ -75,7 +85,13 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
     """Computes powers of the multipliers, such that the products that contain them change by Theta(1).
 
-    For a sum over experts the learned part of its terms counts, for any other product of one signal the whole change.
+    For a sum over experts, only what updates of its tensors contribute must be Theta(1); for any other product of one
+    signal, the whole change.
+
+    Args:
+        look: the analysis, which gives the sizes.
+        counts: for each multiplier, the number of terms of the sum that it scales.
+        t: number of updates after which the sizes are taken.
     """
     network = look.network
     read = {e: [x for x in (e.source, *e.weights) if is_trained(network, x)] for e in experts(network)}
@@ -127,8 +143,9 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
 
 
 def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
-    """Returns the alignment as a power of the number of summed terms: the factor by which a sum exceeds one of its
-    terms.
+    """Returns the factor by which a sum exceeds one of its terms, as a power of the number of terms.
+
+    Example: a sum of N independent terms -> N^(1/2).
 
     Args:
         look: the analysis.
@@ -154,13 +171,13 @@ def _change_size(look: Analysis, signal: str, t: int) -> Fraction | None:
 
 
 def _learned_size(look: Analysis, signal: str, t: int) -> Fraction | None:
-    """Returns the size of the part of a signal that an update of its tensor produces; None if it is unknown."""
+    """Returns the exponent of the part of a signal that updates of its tensor contribute; None if it is unknown."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
     return _largest(look, names or [f"{signal}.change"], t)
 
 
 def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
-    """Returns the size of the largest of some quantities; None if it is unknown.
+    """Returns the exponent of the largest of some quantities; None if it is unknown.
 
     It is known if a monomial has the size of the upper bound of all quantities. Otherwise all of them are computed
     with the smallest budget.
@@ -179,8 +196,9 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
 def at_full_alignment(
     network: Network, ray: Ray, optimizer: OptimizerSpec, structure: Structure = PLAIN
 ) -> dict[str, Power]:
-    """Returns a starting point for the solver: the layer-wise law, under the assumption that updates and signals are
-    fully aligned.
+    """Returns init stds, learning rates, epsilons and multipliers that follow from the shapes of the tensors alone.
+
+    They are a starting point for the solver and assume that updates and signals are fully aligned (the layer-wise law).
 
     Init stds follow the spectral condition. Learning rates make the entries of an update 1/fan_in; for rules that do
     not normalise, this assumes that entries of a gradient are 1 / (number of outputs of the tensor). A multiplier of a
@@ -249,8 +267,10 @@ def shares_read(network: Network, ray: Ray, role: str) -> Power:
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """Counts, for each multiplier that is derived, the terms of the sum that it scales. Weights that sum to 1 count
-    as one."""
+    """Counts, for each multiplier whose power is derived, the terms of the sum that it scales.
+
+    In a sum with softmax weights, the terms along the index of the softmax count as one, since the weights sum to 1.
+    """
     active, found = is_sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed_indices(s))

@@ -36,9 +36,14 @@ NONE_HELD: Values = {}
 
 
 def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fraction]:
-    """Returns the exponents of the layer-wise law on the ray.
+    """Returns exponents from which the search starts: those that follow from the shapes of the tensors alone.
 
-    The weight of an auxiliary loss is such that its gradients are one over the number of entries.
+    They are ``layerwise.at_full_alignment`` on the ray. An auxiliary loss is weighted such that each entry of its
+    gradient at a signal is one over the number of entries of that signal.
+
+    Args:
+        at: the network, ray and optimizer, with their analyses.
+        structure: which tensors start at zero or alike, and which signals are free.
     """
     law = at_full_alignment(at.network, at.ray, at.optimizer, structure)
     values = dict.fromkeys(name_unknowns(at.network), Fraction(0)) | {
@@ -53,9 +58,9 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
 
 
 def make_lazy_start(at: Places) -> dict[str, Fraction]:
-    """Returns a start with variance-preserving inits and vanishing learning rates.
+    """Returns exponents from which a search may start: variance-preserving init stds and vanishing learning rates.
 
-    There every leading monomial is of first order in the updates.
+    At such small rates the largest monomial of every change is of first order in the updates.
     """
     values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
@@ -65,8 +70,9 @@ def make_lazy_start(at: Places) -> dict[str, Fraction]:
 
 
 def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
-    """Tests whether upper bounds and monomials that attain them prove that parameters meet the demands on sizes of
-    signals."""
+    """Tests whether exponents are proved to meet the demands for O(1) and Theta(1), by upper bounds and monomials that
+    attain them.
+    """
     look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
     return all(is_met(d, look) for d in iterate_with_progress("deriving", "demands", asked))
@@ -80,7 +86,9 @@ def iterate_newton(
     held: Values = NONE_HELD,
     suspected: Sequence[Demand] = (),
 ) -> tuple[Analysis, dict[str, Fixing]]:
-    """Runs Newton's method, and returns the analysis at its fixed point with the condition that fixes each unknown.
+    """Solves the demands for the unknown exponents by Newton's method.
+
+    Returns the analysis at the solution, and for each unknown the condition that determines it.
 
     For rules with an epsilon it starts at the solution of gradient descent, unless ``start`` is proved to be the
     solution.
@@ -105,7 +113,9 @@ def iterate_newton(
 def newton(
     at: Places, demands: Iterable[Demand], structure: Structure, start: Values, held: Values, shown: bool = True
 ) -> tuple[Analysis, dict[str, Fixing]]:
-    """Runs Newton's method from a start.
+    """Solves the demands for the unknown exponents by Newton's method, from given first values.
+
+    Returns the analysis at the solution, and for each unknown the condition that determines it.
 
     Args:
         at: provides analyses at the points that are visited.
@@ -197,9 +207,9 @@ def _after_descent(
 
     Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon ~ n^-d, and training is gradient
     descent with the learning-rate exponent c - d in place of c. So if gradient descent has no solution, neither has
-    this optimizer. If descent is undecided, its steps may have tails that those of this optimizer do not have. If c is
-    held, c - d depends on d, and descent is solved again until d no longer changes. If d is held, mu-3 need not hold,
-    and the result is merely a start.
+    this optimizer. If descent is undecided, its steps may have heavy tails that those of this optimizer do not have. If
+    the user fixes c, c - d depends on d, and descent is solved again until d no longer changes. If the user fixes d,
+    mu-3 need not hold, and the result is merely a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]
@@ -225,7 +235,7 @@ def _after_descent(
 
 
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
-    """Converts a solution of gradient descent to one for rules with an epsilon.
+    """Converts exponents that solve the demands for gradient descent to those for optimizers with an epsilon.
 
     Epsilons become the largest gradients of training with descent, and c - d takes the value of c. Unknowns with a
     fixed value keep it.
@@ -255,8 +265,14 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
-    """Solves the linear system of the leading monomials for the powers of each axis, instead of once for the powers
-    of n."""
+    """Solves the conditions that monomials are Theta(1) for each axis separately.
+
+    The results are powers such as N^-1 M^(1/2); the exponents of n on a ray do not show which axis they come from.
+
+    Args:
+        forms: the condition that determines each unknown.
+        held: powers of the unknowns that the user fixed, inverted as in ``Given.held``.
+    """
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]
     for axis in dict.fromkeys(axis for power in behind for axis, _ in power.terms):

@@ -23,13 +23,16 @@ from .layerwise import PLAIN
 
 
 class Places:
-    """Analyses at the points that a search visits, for one network, ray and optimizer.
+    """Makes analyses of one network, ray and optimizer at the points that a search visits.
+
+    A point is a choice of all exponents (init stds, learning rates, ...). Its analysis computes the sizes of
+    quantities.
 
     Args:
         network: the network.
         ray: the ray.
         optimizer: the optimizer.
-        algebras: for each budget the counting algebra, with its cache; analyses at all points share it.
+        algebras: caches of intermediate results, one for each budget; analyses at all points share them.
         effort: decide every size with the largest budget, and do not limit the work.
 
     Attributes:
@@ -52,7 +55,7 @@ class Places:
         self.solved: dict[object, Any] = {}
 
     def analyse_at(self, point: Point) -> Analysis:
-        """Returns the analysis at a point.
+        """Returns the analysis at a point, which computes sizes of quantities with these exponents.
 
         A second call in a row at the same point returns the same analysis, with its cached answers.
         """
@@ -76,7 +79,7 @@ class Places:
 
     @cached_property
     def epsilons(self) -> list[str]:
-        """Trained tensors whose rule has an epsilon."""
+        """Roles of the trained tensors whose update rule has an epsilon that is derived."""
         trained = (role for role in self.network.tensors if role not in self.network.frozen)
         return [role for role in trained if self.optimizer.of(role).epsilon]
 

@@ -158,7 +158,7 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
 
 
 def _unmet(d: Derivation, whole: bool) -> list[Block]:
-    """Reports the demands that fail with given exponents.
+    """Makes the blocks of a document that list the demands which fail with the exponents that the user fixed.
 
     All are listed if ``whole``; otherwise the first, and the number of the others.
     """
@@ -172,7 +172,7 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
 
 
 def _instead(d: Derivation) -> list[str]:
-    """Compares the powers under the user's fixed values with those derived without them."""
+    """Lists the powers that differ because the user fixed some, each with the power that is derived otherwise."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:
@@ -209,7 +209,7 @@ def _reasons(ds: Sequence[Derivation]) -> Grid:
 
 
 def _notes(d: Derivation) -> list[Piece]:
-    """Returns notes on the optimizers and on tied logits."""
+    """Returns the notes on the update rules, and a warning if experts are selected by a router that starts at zero."""
     notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
     return [typeset(note) for note in dict.fromkeys(notes) if note]
 

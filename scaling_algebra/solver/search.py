@@ -48,7 +48,8 @@ class Solution:
     Attributes:
         scaling: powers of the axes.
         structure: the discrete choices.
-        fixed_by: the condition that fixes each unknown that is not given; empty for the layer-wise law.
+        fixed_by: the condition that fixes each unknown that is not given; empty for powers that follow from the
+            shapes of tensors (the layer-wise law, ``layerwise.py``).
         rejected: structures tried before, each with the demand it failed.
         unmet: the demands that fail with the given exponents, each with the reason.
         others: structures with as few interventions for which no demand is seen to fail, either.
@@ -71,8 +72,8 @@ class Solution:
 def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
     """Finds the solution of a parameterization's demands with the fewest interventions in the structure.
 
-    In a network with norms sizes cannot be counted exactly. A structure is then judged at the layer-wise law: bounds
-    refute it, or it is a candidate.
+    In a network with norms sizes cannot be counted exactly. A structure is then judged with the powers that follow from
+    the shapes of tensors (the layer-wise law): bounds on sizes refute it, or it is a candidate.
 
     If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
     layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
@@ -80,7 +81,7 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
     reported.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: makes analyses, which compute sizes, at the exponents that are visited.
         rule: the parameterization.
         base: the structure before any intervention; by default that of the parameterization's definition.
         given: given exponents.
@@ -109,10 +110,13 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
 
 
 def _search_structures(at: Places, rule: Parameterization, base: Structure) -> Solution:
-    """Finds the structures with the fewest interventions for which the layer-wise law is a candidate.
+    """Finds the structure with the fewest interventions in which powers from the shapes of tensors violate no demand.
+
+    These powers are the layer-wise law (``layerwise.at_full_alignment``). Of several such structures the one with the
+    fewest undecided demands is returned; the others are listed in the solution.
 
     Raises:
-        Infeasible: it is a candidate for none. Failing at this one point proves nothing.
+        Infeasible: the law fails in all of them. This proves nothing, as other powers may meet the demands.
     """
     rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
     structures, begun = Structures(at.network, base, structural=True), at.meter.work_done
@@ -146,7 +150,7 @@ def _search_by_newton(
     near: Sequence[dict[str, Fraction]] = (),
     law: Solution | None = None,
 ) -> Solution:
-    """Runs Newton's method in one structure after the other, from one start after the other.
+    """Solves the demands by Newton's method, in one structure after the other and from one start after the other.
 
     Args:
         at: provides analyses at the points that are visited.
@@ -155,7 +159,7 @@ def _search_by_newton(
         given: given exponents.
         free: the solution with nothing given.
         near: starting points made from ``free``, tried first.
-        law: the layer-wise law, if no demand fails there.
+        law: the solution that follows from the shapes of tensors, if no demand fails there.
 
     Raises:
         Infeasible: as ``solve``.
@@ -218,7 +222,7 @@ def _search_by_newton(
 
 
 def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
-    """Returns the layer-wise law as a solution.
+    """Returns the powers that follow from the shapes of tensors (the layer-wise law) if no demand is known to fail.
 
     Raises:
         Infeasible: a demand fails.
@@ -234,9 +238,9 @@ def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> 
 
 
 def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
-    """Returns the layer-wise law as a solution, with stricter conditions than ``propose_law``.
+    """Returns the powers that follow from the shapes of tensors, under stricter conditions than ``propose_law``.
 
-    Everything must have an upper bound, and no part of a sum over experts that one tensor makes may be undecided.
+    All sizes must have an upper bound, and no part of a sum over experts that one tensor contributes may be undecided.
 
     Raises:
         Infeasible: a demand or one of these conditions fails.
@@ -247,7 +251,7 @@ def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> So
 
 
 def by_layers(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution | None:
-    """Returns the layer-wise law if no decided demand fails, else None."""
+    """Returns the powers that follow from the shapes of tensors if no demand is known to fail, else None."""
     with suppress(Infeasible):
         return propose_law(at, demands, structure)
     return None
@@ -270,9 +274,10 @@ def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: A
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
-    """Derives the layer-wise law for a normalising optimizer from the structures found with a negligible epsilon.
+    """Returns solutions in the structures that are found if every update rule normalises, as Adam does.
 
-    Structures in which a decided demand fails are omitted.
+    It is used where structures cannot be decided with the optimizer itself. In each structure the powers are those that
+    follow from the shapes of tensors; structures in which a demand is known to fail are omitted.
 
     Law: with epsilon at the largest gradient training with such a rule is gradient descent with the learning rate
     divided by epsilon. The steps of normalising rules are bounded, so upper bounds decide more sizes.
@@ -317,7 +322,7 @@ def _exchange_given(at: Places, rule: Parameterization, free: Solution, given: G
 def _make_scaling(
     at: Places, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
 ) -> Scaling:
-    """Makes a scaling from powers that were solved axis by axis.
+    """Makes the settings of all tensors from the powers of the axes that were found for the unknowns.
 
     If axes grow at the same rate, their powers cannot be told apart on the ray. The powers of the layer-wise system
     are then used, if they are half-integers and agree with the solution on the ray.

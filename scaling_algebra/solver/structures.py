@@ -10,7 +10,9 @@ from scaling_algebra.waiting import current_work, describe_work
 
 
 class Structures:
-    """Iterates over structures with more and more interventions, each once.
+    """Iterates over the structures that MSSP may choose (which tensors start at zero or alike, which signals are free).
+
+    It begins with the fewest changes to the base (interventions), and yields each structure once.
 
     Law: if a demand on one sum over experts fails, interventions in other sums cannot help. Demands are in the order of
     the equations, forward before backward, so that the inputs of a sum met their demands before.
@@ -28,8 +30,9 @@ class Structures:
         self.found = False
 
     def __iter__(self) -> Iterator[Structure]:
-        """Yields structures, those with fewer interventions first. After one has worked, only those with as few
-        follow."""
+        """Yields structures, those with fewer interventions first. Once ``found`` is set, because one has worked, only
+        structures with as few interventions follow.
+        """
         before = current_work()
         try:
             while self._level:

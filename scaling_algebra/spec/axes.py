@@ -108,8 +108,9 @@ class Ray:
         return max(self._exact.values())
 
     def find_missing_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the given axes that have no rate on this ray. K and L always have one, as they have a
-        default.
+        """Returns those of the given axes that need a rate and have none on this ray.
+
+        Only axes of ``AXES`` need one; any other axis without a rate stays fixed. K (as M) and L (0) have defaults.
         """
         return tuple(axis for axis in AXES if axis in set(axes) and axis not in self.rates)
 

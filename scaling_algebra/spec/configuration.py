@@ -216,7 +216,7 @@ class Configuration:
 
     @property
     def readout_given(self) -> bool:
-        """True if the init of a readout is fixed by the user."""
+        """True if the user fixed the init std of a readout (``given`` has ``ROLE.init`` for it)."""
         return any(f"{role}.init" in self.given for role in readouts(self.network))
 
     def __repr__(self) -> str:

@@ -79,10 +79,10 @@ class Structure:
     Attributes:
         zero: roles of tensors that start at zero.
         tied: roles of tensors whose initial values all experts share.
-        exempt: signals before the aggregation whose own size is not constrained (only their aggregate must be
-            Theta(1)).
-        readouts: those of ``zero`` that do not count as an intervention: zero readouts, and biases that only shift a
-            top-K selection.
+        exempt: signals before a sum over experts whose own size is not constrained (free signals); only the sum must be
+            Theta(1).
+        readouts: those of ``zero`` that do not count as interventions (changes that MSSP makes): zero readouts, biases
+            that only shift a top-K selection, and tensors that start at zero by the network's definition.
     """
 
     zero: frozenset[str] = frozenset()
@@ -91,11 +91,12 @@ class Structure:
     readouts: frozenset[str] = field(default=frozenset(), compare=False)
 
     def point(self, network: Network, values: Mapping[str, Fraction]) -> Point:
-        """Returns the point with these values of the unknowns; an unknown without a value is 0.
+        """Returns the exponents b, c, d of all tensors and of the multipliers, with b = None for tensors that start
+        at zero.
 
         Args:
             network: the network.
-            values: exponent of each unknown, such as ``{"b.router": 1, "alpha": 0}``.
+            values: exponent of each unknown, such as ``{"b.router": 1, "alpha": 0}``; 0 for an unknown that is missing.
         """
 
         def of(letter: str) -> dict[str, Fraction]:
@@ -138,8 +139,14 @@ def last_step(network: Network, structure: Structure) -> int:
 
 
 def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
-    """Returns how many tensors that start at zero delay the gradient of a trained tensor, at most. For each trained
-    tensor, those on the path to the output with the fewest of them count.
+    """Returns the largest number of zero tensors that a gradient must pass to reach a trained tensor.
+
+    Each of them delays this gradient by an update. If several paths lead from the output to the trained tensor, the
+    one with the fewest zero tensors counts.
+
+    Args:
+        network: the network.
+        zero: roles of the tensors that start at zero.
     """
     before, found = {network.output: 0}, dict[str, int]()
     for s in reversed(network.statements if zero else ()):
@@ -152,7 +159,7 @@ def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
 
 
 def _forward_demands(network: Network, structure: Structure) -> list[Demand]:
-    """Returns the demands of muP, each up to the default number of updates ``HORIZON``."""
+    """Returns the demands of muP, each of which must hold for the default number of updates, ``HORIZON``."""
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
@@ -219,7 +226,7 @@ def _tensor_demands(network: Network, structure: Structure, role: str) -> list[D
 
 
 def _multiplier_demand(network: Network, multiplier: str) -> Demand:
-    """Returns the demand that determines a multiplier: the learned part of the products that contain it is Theta(1).
+    """Returns the demand that determines a multiplier: what training adds to the products that contain it is Theta(1).
 
     If nothing in these products is trained, their values must be Theta(1).
     """
@@ -248,12 +255,12 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """Lets a demand determine the multiplier of a gauge class, if the user fixes another member of this class.
+    """Returns the demands, one of which now determines a multiplier instead of a setting that the user fixed.
 
-    Members of a gauge class are redundant: one of them can be chosen freely. By default this is the multiplier, which
-    is 1. If the user fixes another member instead, the demand that would determine this member determines the
-    multiplier. If several are fixed, the demand is that of a learning rate, else of another multiplier, else of an
-    init.
+    A multiplier and the init std and learning rate of its tensor are redundant (a gauge class): one of them can be
+    chosen freely. By default this is the multiplier, which is 1. If the user fixes another one instead, the demand that
+    would determine it determines the multiplier. If the user fixes several, it is the demand on a learning rate, else
+    on another multiplier, else on an init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -292,6 +299,9 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
 def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]:
     """Names the parts of a product's output that updates of its tensors contribute: ``("effective", "cross")``.
 
+    ``effective`` is the update times the initial input, ``cross`` the update times the change of the input, which is
+    omitted if the input does not train. If no tensor of the product is trained, the result is ``("change",)``.
+
     If the tensor is one factor of a weight that is a product of tensors, the parts are those of the signal that the
     whole weight computes.
     """
@@ -304,17 +314,19 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
-    """Formats the inputs of a product for a message, such as ``dh2 data``. Trained inputs come first and are marked by
-    ``d``.
+    """Formats the inputs of a product for a message, such as ``dh2 data``. Inputs that depend on trained tensors come
+    first; ``d`` marks the change of the first one.
     """
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
 
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
-    """Returns the demands of MSSP: forward desiderata of muP, and balance in the backward pass and across experts.
+    """Returns the demands of MSSP: those of muP, and further ones for every sum over experts.
 
-    They are stated for every sum over experts: on its pieces, in each of which one tensor or signal changes, and on the
-    parts of the gradients at the inputs of its experts, their tensors and its gates.
+    Forward: each piece of the sum, in which one tensor or signal changes (``ExpertSum.pieces``), is Theta(1). Backward:
+    the parts of the gradients at the inputs of the experts, at the inputs of their tensors and at the gates have one
+    scale. Pathways: the gradients that come through the experts and through the router contribute to the propagating
+    update of the router at one scale.
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     demands = _forward_demands(network, structure)
@@ -352,19 +364,19 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _list_finest_parts(gradient: Adjoint) -> tuple[str, ...]:
-    """Names the finest parts of a gradient: those split by the most tensors."""
+    """Names the parts of a gradient in its finest split, that by the initial values and updates of the most tensors."""
     sizes = {k: len(modes) for k, modes in gradient.parts.items()}
     return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """A change of a structure that MSSP may make.
+    """A discrete change that MSSP may make to a parameterization, such as a router that starts at zero.
 
     Attributes:
         field: the field of ``Structure`` that changes.
-        names: names that are added to this field.
-        sum: the output of the sum over experts that it belongs to, or "".
+        names: roles of tensors, or for ``exempt`` names of signals, that are added to this field.
+        sum: the output of the sum over experts whose tensors or signals these are; "" if they belong to none.
     """
 
     field: Literal["zero", "exempt", "tied"]
@@ -379,7 +391,7 @@ class Intervention:
 def list_interventions(network: Network) -> list[Intervention]:
     """Returns the interventions that MSSP may make.
 
-    These are a zero init of a router, no bound on the signals before an aggregation, and initial values of a tensor
+    These are a zero init of a router, no bound on the signals before a sum over experts, and initial values of a tensor
     that all experts share.
     """
     found: list[Intervention] = []
@@ -392,12 +404,12 @@ def list_interventions(network: Network) -> list[Intervention]:
 
 
 def count_interventions(network: Network, structure: Structure) -> int:
-    """Returns the number of interventions in a structure."""
+    """Returns how many of the network's possible interventions (``list_interventions``) a structure contains."""
     return sum(x.on(structure) == structure for x in list_interventions(network))
 
 
 def enumerate_structures(network: Network, base: Structure) -> list[Structure]:
-    """Returns every structure that MSSP may choose, fewest interventions first.
+    """Returns every structure that MSSP may choose: ``base`` with every subset of interventions, fewest first.
 
     Args:
         network: the network.

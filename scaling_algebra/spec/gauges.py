@@ -28,7 +28,7 @@ def gauge_powers(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
 
     Args:
         optimizer: the update rule of the tensor.
-        zero: True if w starts at zero, where a relative step is relative to a constant.
+        zero: True if w starts at zero; a step relative to the size of w is then relative to a constant.
     """
     rate = int(zero) if optimizer.relative else 1 if optimizer.normalises else 2
     return {"init_std": 1, "lr": rate, "eps": -1, "decay": -rate}

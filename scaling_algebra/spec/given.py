@@ -133,7 +133,7 @@ class Given:
         return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
 
     def over(self, scaling: Scaling) -> Scaling:
-        """Returns a copy of a scaling in which the fixed values replace the derived ones."""
+        """Returns a copy of a parameterization's settings in which the fixed values replace the derived ones."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
@@ -157,7 +157,9 @@ NOTHING = Given()
 
 
 def name_unknown(name: str) -> str:
-    """Returns the unknown of a setting: ``b.router`` for ``router.init``, ``alpha`` for ``aggregation``."""
+    """Returns the name of a setting's unknown exponent: ``b.router`` for ``router.init``, ``alpha`` for
+    ``aggregation``.
+    """
     role, _, setting = name.rpartition(".")
     return f"{SETTINGS[setting]}.{role}" if role else "alpha" if name == AGGREGATION else name
 
@@ -173,7 +175,10 @@ def _list_texts(given: Iterable[str] | None) -> list[str]:
 
 
 def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
-    """Checks the name of a fixed value and returns it with the tensor's role: ``router.init``."""
+    """Checks the name of a setting that the user fixes, and returns it with the tensor's role in place of its symbol.
+
+    Example: ``Q.init`` -> ``router.init``.
+    """
     if label == AGGREGATION:
         if not find_aggregations(network):
             raise UsageError(f"{network.name} has no sum over experts to multiply; leave out {label!r}")

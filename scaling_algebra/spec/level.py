@@ -25,7 +25,8 @@ class OpenDemand:
         quantity: the quantity whose size is undecided.
         step: number of updates after which it is undecided.
         why: the reason why no certificate was found.
-        tensor: role of the tensor whose number the demand determines, or that computes the signal; "" for none.
+        tensor: role of the tensor whose init std, learning rate or epsilon the demand determines; if it determines
+            none, of the tensor that computes the signal of ``quantity``; "" if no tensor does.
         most: largest exponent that the demand allows; None without a limit.
         stable: True if the upper bound is proved, so that only the lower one is missing.
     """
@@ -145,11 +146,14 @@ CERTIFIED = Level()
 
 
 def level_as_json(level: Level | None) -> dict[str, Any]:
-    """Returns a level as JSON.
+    """Returns how much of an answer is proved, as a JSON record.
+
+    Args:
+        level: how much is proved; None for an answer that has no demands.
 
     Returns:
-        ``level`` (one line), ``open`` (a record for each undecided demand), ``demands`` (the number of each kind), and
-        ``unread`` if the module could not be read.
+        ``level`` (one line, or null), ``open`` (a record for each undecided demand), ``demands`` (the number of demands
+        on stability and on learning), and ``unread`` (the reason) if the module could not be read.
     """
     if level is None:
         return {"level": None, "open": []}

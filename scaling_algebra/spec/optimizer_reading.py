@@ -113,7 +113,11 @@ def compile_glob(name: str) -> re.Pattern[str]:
 
 
 def _with_buffers(rules: OptimizerSpec, network: Network) -> OptimizerSpec:
-    """Assigns the update rule ``LOAD``, the sign of a count of tokens, to every buffer of the network."""
+    """Assigns the update rule ``LOAD``, the sign of a count of tokens, to every tensor that only shifts a top-K
+    selection.
+
+    Such tensors have no gradient (``find_buffers``).
+    """
     added = tuple((role, LOAD) for role in find_buffers(network) if rules.of(role) != LOAD)
     if not added:
         return rules

@@ -112,13 +112,13 @@ class _Rules:
 
     @property
     def regime(self) -> Epsilon | None:
-        """The regime of the epsilons; None if no rule has one."""
+        """How epsilons scale: ``derived`` or ``negligible``; None if no rule has an epsilon."""
         if any(rule.negligible for rule in self.rules):
             return "negligible"
         return "derived" if any(rule.epsilon for rule in self.rules) else None
 
     def with_epsilon(self, regime: str) -> Self:
-        """Returns a copy with all epsilons in one regime of ``EPSILONS``.
+        """Returns a copy in which all epsilons scale as ``regime`` says: ``derived`` or ``negligible``.
 
         Raises:
             UsageError: there is no such regime, or no rule has an epsilon.
@@ -214,10 +214,10 @@ class Optimizer(_Rules):
         return hash(self.name)
 
     def entry_count_root(self, network: Network, role: str) -> Power:
-        """Returns the square root of the number of entries of one matrix, by which a matrix normaliser exceeds the
-        entry size.
+        """Returns the square root of the number of entries of one matrix, for a rule that divides by a matrix norm.
 
-        It is 1 for a normaliser of entries, and for a step relative to a norm.
+        By this factor the norm exceeds the size of an entry. It is 1 for a rule that divides by the size of entries,
+        and for a step relative to the norm of the tensor.
         """
         if self.normalises != "matrix" or self.keeps_norm:
             return Power()
@@ -232,12 +232,17 @@ class Optimizer(_Rules):
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def constrains(self, network: Network, role: str) -> bool:
-        """Tests whether the constraint acts on a tensor: its norm is taken over at least one index that may grow."""
+        """Tests whether the rule rescales a tensor to a given norm after each step (``constraint``).
+
+        It does so only if this norm is taken over at least one index that may grow.
+        """
         return any(network.axes[x] not in FIXED for x in self.constrained_indices(network, role))
 
     def constrained_indices(self, network: Network, role: str) -> str:
-        """Returns the indices of a tensor's matrix over which the norm of the constraint is taken; empty without a
-        constraint."""
+        """Returns the indices of a tensor over which the norm is taken that the constraint of the rule keeps.
+
+        It is empty if the rule has no constraint, which would rescale the weights after each step.
+        """
         one = self.matrix(network, role)
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
@@ -257,7 +262,9 @@ class Optimizer(_Rules):
 
     @property
     def keeps_norm(self) -> bool:
-        """True if steps are relative to the norm of their matrix and the constraint keeps this norm."""
+        """True if steps are relative to the norm of their matrix and weights are rescaled to this norm after each
+        step.
+        """
         return self.relative and self.constraint == "matrix"
 
     @property
@@ -296,9 +303,10 @@ class Optimizer(_Rules):
         return f"{self.name} cannot be trained: {why}"
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
-        """Returns the exponent of what divides the gradient of this step.
+        """Returns the exponent of the number by which this rule divides the present gradient; 0 if it does not
+        normalise.
 
-        All exponents are packed into integers (``counting/algebra.py``).
+        Each exponent, which is a vector, is encoded as one integer (``counting/algebra.py``).
 
         Args:
             gradients: entry sizes of the gradients so far that are not zero, the present one last.

@@ -63,9 +63,10 @@ class Parameterization:
         title: its name in reports.
         about: one line for the glossary.
         demands: the desiderata that it is derived from; None if it is defined by a formula.
-        structural: True if the derivation may change the structure (zero, tied, exempt); it then needs experts.
+        structural: True if the derivation may change which tensors start at zero or alike and which signals are free
+            (``Structure``); it then needs experts.
         readout_init: the readout initialisation of its definition.
-        gauge: for a defined one: the settings of a tensor, from network and role.
+        gauge: for a defined one: returns the settings of a tensor, from network and role.
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
             layer by Theta(1) (``feature``).
@@ -93,10 +94,10 @@ class Parameterization:
         return self.readout_init if readouts(network) else "maximal"
 
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
-        """Returns the structure before any intervention.
+        """Returns which tensors start at zero before MSSP makes any change (intervention).
 
-        Biases that only shift a selection and the tensors in ``network.zero`` start at zero, and so do the readouts if
-        ``readout_init``, or else the definition, says so.
+        These are biases that only shift a top-K selection, the tensors in ``network.zero``, and the readouts if
+        ``readout_init`` is ``zero`` or, where it is empty, if this parameterization is defined with zero readouts.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*find_buffers(network)} | network.zero
@@ -127,7 +128,9 @@ class Parameterization:
             )
 
     def define_scaling(self, network: Network, optimizer: OptimizerSpec) -> Scaling:
-        """Returns the scaling of a defined parameterization, without multipliers on tensors.
+        """Returns the settings of all tensors for a parameterization that is defined by a formula, such as SP.
+
+        Multipliers on tensors are converted to equivalent init stds and learning rates.
 
         It has an epsilon of Theta(1) for all tensors, and takes the mean over experts.
         """

@@ -165,9 +165,9 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The exponent of a monomial: a power of the axes times unknown parameters.
+    """A monomial in the axes and in settings whose exponents are unknown, such as init stds and learning rates.
 
-    Its value on a ray is ``power.on(ray)`` plus the sum of count * value over ``unknowns``.
+    Its exponent on a ray is ``power.on(ray)`` plus the sum of count * value over ``unknowns``.
 
     Attributes:
         power: the power of the axes.
@@ -179,7 +179,9 @@ class Form:
 
     @property
     def expr(self) -> sympy.Expr:
-        """The quantity as a sympy expression in the axes and the symbols of ``name_symbol``."""
+        """The monomial as a sympy expression in the axes and the symbols of ``name_symbol``, such as
+        ``sigma_input``.
+        """
         return _multiply_symbols([*self.power.terms, *((name_symbol(u), Fraction(-n)) for u, n in self.unknowns)])
 
 

@@ -45,11 +45,13 @@ class Scaling:
 
     @property
     def alpha(self) -> Power:
-        """The inverse of the aggregation multiplier."""
+        """The inverse of the multiplier of the sum over experts."""
         return self.multipliers.get("alpha", Power())
 
     def unknown(self, name: str) -> Power:
-        """Returns the power whose exponent is an unknown: 1/init std, 1/lr or 1/eps of a tensor, or 1/multiplier.
+        """Returns the power of the axes that an unknown exponent stands for.
+
+        As exponents count downwards (init std ~ n^-b), this is 1/init std, 1/lr or 1/eps of a tensor, or 1/multiplier.
 
         Args:
             name: the unknown: ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` or a multiplier.
@@ -61,11 +63,11 @@ class Scaling:
         return 1 / ({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
     def size(self, form: Form) -> Power:
-        """Evaluates a symbolic exponent as a power of the axes, with this parameterization's values of its unknowns."""
+        """Evaluates a monomial as a power of the axes, with this parameterization's init stds, learning rates etc."""
         return prod((self.unknown(name) ** count for name, count in form.unknowns), start=form.power)
 
     def point(self, ray: Ray) -> Point:
-        """Returns the exponents of n on a ray.
+        """Returns the exponents of all init stds, learning rates, epsilons and multipliers on a ray.
 
         Raises:
             ValueError: a tensor has a multiplier; exponents are defined for the gauge without multipliers
@@ -117,5 +119,5 @@ class Point:
 
     @property
     def alpha(self) -> Fraction:
-        """Exponent of the inverse of the aggregation multiplier."""
+        """Exponent of the inverse of the multiplier of the sum over experts."""
         return self.multipliers.get("alpha", Fraction(0))

@@ -184,8 +184,17 @@ def _derive(
     but: tuple[str, ...],
     zero: tuple[str, ...] = (),
 ) -> Derivation:
-    """Derives a configuration from the fields of a cell's setting. For a network without experts MSSP is replaced by
-    muP.
+    """Derives the parameterization that a cell is about. For a network without experts MSSP is replaced by muP.
+
+    Args:
+        regime: regime of the ray.
+        optimizer: name of the optimizer.
+        name: name of the parameterization.
+        readout: readout init; None for that of the parameterization's definition.
+        network: name of the network.
+        depth: rate of the number of layers.
+        but: changes of the derived parameters, as in ``_otherwise``.
+        zero: roles of tensors that start at zero.
     """
     if zero:
         return starting(_derive(regime, optimizer, name, readout, network, depth, but), zero)
@@ -287,7 +296,9 @@ def _find_quantity(look: Analysis, name: str) -> str:
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
-    """Explains a derived size in one line: the arithmetic of its leading monomial, and the mechanism of each index."""
+    """Explains a derived size in one line: the sum of exponents of its largest monomial, and its mechanisms (why sums
+    over indices are coherent or random).
+    """
     e = explain_quantity(d, look, name, step)
     terms = e.terms if e.outer else e.terms[:1]
     letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
@@ -311,7 +322,15 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     """Compares a printed parameter (init std, learning rate, epsilon or multiplier) with the derived one.
 
     Both are compared as powers of n on the ray, so powers of axes that grow at the same rate count as equal.
-    ``gauges`` has the printed values of tensors that the paper multiplies.
+
+    Args:
+        cell: the printed parameter.
+        d: the derived parameterization.
+        gauges: printed multiplier, init std and learning rate of every tensor to which the paper gives a forward
+            multiplier.
+
+    Returns:
+        Whether they agree, the derived value as text, and, if they do not agree, why the derived value has its size.
     """
     role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # the printed b, c or d is minus the exponent
@@ -342,8 +361,8 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
 
 
 def _gauges(cells: Iterable[Printed]) -> Gauges:
-    """Collects, for each tensor that a paper multiplies, the printed multiplier, init std and learning rate. Tensors
-    without all three are omitted.
+    """Collects the printed multiplier, init std and learning rate of each tensor to which a paper gives a forward
+    multiplier. Tensors without all three are omitted.
     """
     tensors: dict[tuple[str, ...], dict[str, Power]] = {}
     for cell in cells:
@@ -359,8 +378,10 @@ def _tensor(cell: Printed) -> tuple[str, ...]:
 
 
 def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Answered:
-    """Compares a tensor that the paper multiplies: converts its printed multiplier, init std and learning rate to an
-    init std and a learning rate without a multiplier, and compares these with the derived ones.
+    """Compares the printed and derived settings of a tensor to which the paper gives a forward multiplier.
+
+    The printed multiplier, init std and learning rate are converted to the equivalent init std and learning rate
+    without a multiplier, and these are compared with the derived ones.
     """
     abc = gauges.get(_tensor(cell))
     if abc is None:

@@ -26,7 +26,8 @@ class Measured:
         slope: the fitted exponent of n.
         interval: its 95 % confidence interval.
         command: the command that measured it.
-        drift: allowed distance of the exponent from the interval; 0 if no finite size is involved.
+        drift: allowed distance of the derived exponent from the interval, since networks are trained at finite sizes; 0
+            if no network was trained.
         at: values of the parameters in the printed and derived exponents.
     """
 

@@ -53,6 +53,8 @@ def compare_law(cell: Printed) -> Answered:
 def _compare_with_assumptions(spec: Mapping[str, Any], value: str) -> Answered:
     """Compares a printed order of magnitude with what a set of assumptions implies.
 
+    The object that the paper estimates is the monomial ``spec["is"]``; ``value`` is the printed order.
+
     Law: with sign ``=`` both are one monomial, up to constants and logarithms, or have one exponent ``of`` a quantity;
     with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
     those of the object's exponent.
@@ -111,11 +113,13 @@ def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[b
 
 
 def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """Returns the part of a law's answer that a cell is about, as ``spec`` says.
+    """Returns the part of a law's answer that a cell of a published table is about.
 
-    It is the bound on a quantity (``bound``), terms of the sum (``terms``) or their derivative (``per``), or else
-    ``what``: the minimum by default, an optimal quantity, or, with ``reach``, the size at which the minimum has a
-    given value.
+    Args:
+        axis: the answer: the minimum of a sum of monomials and where it lies.
+        spec: the keys that choose the part: the bound on a quantity (``bound``), terms of the sum (``terms``) or their
+            derivative (``per``), or else ``what``: the minimum by default, an optimal quantity, or, with ``reach``, the
+            size at which the minimum has a given value.
     """
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}

@@ -77,8 +77,9 @@ def _check_axes(cell: Printed, network: Network) -> None:
 
 
 def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
-    """Adds to the setting of each cell the tensors that start at zero in its configuration, as other cells of the
-    table state.
+    """Adds to the setting of each cell the tensors that start at zero in its configuration.
+
+    These are the tensors for which another cell of the table states the init std zero in the same configuration.
     """
 
     def configuration(cell: Printed) -> tuple[Any, ...]:

@@ -89,8 +89,9 @@ def command(
 
 
 def _slopes(a: Audit) -> dict[Key, str]:
-    """Measures the exponent of every signal that disagrees. Returns the slope with its interval as text, by the key of
-    the cell.
+    """Trains networks to measure the exponent of every signal that disagrees with its printed exponent.
+
+    Returns the slope with its confidence interval as text, by the key of the cell (``Comparison.key``).
     """
     from scaling_algebra.verify.studies.blocks import fit_slopes  # torch is loaded here
 

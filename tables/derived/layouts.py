@@ -76,8 +76,8 @@ def table(name: str) -> DerivedTable:
 
 
 def _record(cell: Cell) -> object:
-    """Converts a table cell to JSON: values with names to a dict, a text to the list of all texts that tie, any other
-    value to itself.
+    """Converts a table cell to JSON: values with names to a dict, texts to a list (a cell may have several equally
+    valid ones), any other value to itself.
     """
     shown = [_value(piece) for piece in cell.values]
     if cell.names:

@@ -213,7 +213,13 @@ def table_transfer1() -> Grid:
 def _rows(
     groups: Mapping[str, Label], quantities: Mapping[str, Label], cells: Callable[[str, str], Iterable[Cell]]
 ) -> tuple[Row, ...]:
-    """Returns one row for every quantity of every group. ``cells`` returns the cells of a row from both names."""
+    """Returns one row for every quantity of every group.
+
+    Args:
+        groups: label of each group of rows, by name.
+        quantities: label of each row of a group, by name.
+        cells: returns the cells of a row from the names of its group and its quantity.
+    """
     return tuple(
         Row(group, label, tuple(cells(name, what)))
         for name, group in groups.items()
@@ -222,7 +228,14 @@ def _rows(
 
 
 def _both(derivations: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
-    """Returns a table cell with the values for muP and for MSSP."""
+    """Returns a table cell with the values of a tensor's setting for muP and for MSSP.
+
+    Args:
+        derivations: the derived parameterizations; the last part of the key is the name, ``mup`` or ``mssp``.
+        where: the first two parts of the key.
+        role: the tensor.
+        what: the setting, one of ``QUANTITIES``.
+    """
     return Cell(tuple(setting(derivations[*where, p], role, what) for p in BOTH), BOTH)
 
 
@@ -251,7 +264,9 @@ def _convention(letters: str) -> str:
 
 
 def _multiplier(derivations: Iterable[Derivation]) -> str:
-    """Writes the distinct aggregation multipliers of those derivations in which the number of experts grows."""
+    """Writes the distinct multipliers of the sum over experts, of those derivations in which the number of experts
+    grows.
+    """
     powers = dict.fromkeys(1 / d.scaling.alpha for d in derivations if d.ray["M"])
     return ", ".join(map(rich, powers))
 

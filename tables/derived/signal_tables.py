@@ -113,10 +113,10 @@ def _size(answers: Sequence[Bracket]) -> Size | str:
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
-    """Names, for each leading monomial, the mechanisms that act in it, such as ``["CLT", "A+rank-1"]``: the monomials
-    with the fewest mechanisms come first.
+    """Names the mechanisms (why sums are coherent or random) of every largest monomial of a quantity after t updates.
 
-    Returns [] if the quantity is an update, which is not explained by mechanisms.
+    Example: ``["CLT", "A+rank-1"]`` for two monomials; those with the fewest mechanisms come first. The list is empty
+    if the quantity is an update, which is not explained by mechanisms.
     """
     run = look.run(name, t)
     read = look.table[name].read(run, t)

@@ -61,7 +61,7 @@ ALIGNMENTS: Mapping[str, Fraction] = {"full": Fraction(1), "none": HALF}
 
 
 def assume_rates(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
-    """Computes learning rates by layer from sizes alone, under an assumed alignment.
+    """Computes learning rates by layer from sizes alone, under the assumption ``|dW x| = fan_in^p |dW| |x|``.
 
     Law: the entries of dW are fan_in^-p, which makes ``dW x`` Theta(1). With SGD they are lr times the gradient, which
     is one for the readout and, for the layers below, as large as the readout: its init, or its first update if that is
@@ -80,7 +80,7 @@ def assume_rates(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
 
 
 def certify_rates(gauge: str, rule: Optimizer) -> dict[str, Power]:
-    """Computes learning rates by layer with the alignment of training, each the largest at which nothing diverges.
+    """Computes the largest learning rate of each layer at which nothing diverges, from sizes that the engine certifies.
 
     Method: take the rates at which every layer's own ``dW x`` is Theta(1). If the change of the features makes the
     logits diverge, reduce the rates of the layers that move them by as much. Then the engine certifies that h1, h2 and
@@ -135,7 +135,12 @@ def _scale_rate(scaling: Scaling, role: str, by: Fraction) -> Scaling:
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:
-    """Returns the largest certified exponent of the signals that must stay O(1)."""
+    """Returns the largest exponent that a signal which must stay O(1) has during training with these settings.
+
+    Args:
+        d: network, ray and optimizer.
+        scaling: the settings of all tensors.
+    """
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     answers = [look(name, t) for name in SIGNALS for t in range(HORIZON + 1)]
     assert all(a.decided for a in answers), d.about

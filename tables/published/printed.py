@@ -203,7 +203,10 @@ def _setting(head: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any
 
 
 def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a row of a signal table, which has one exponent for each step; steps with ``none`` are skipped."""
+    """Reads a row of a signal table, which has one exponent for each step; steps with ``none`` are skipped.
+
+    ``head`` has the keys that all rows of the table share, such as the regime.
+    """
     for t, value in enumerate(row["exponent"]):
         if value != "none":
             setting = _setting(head, {})
@@ -211,7 +214,10 @@ def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
 
 
 def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a cell of a table of parameters. A cell of Table B.1 has two values, one for muP and one for MSSP."""
+    """Reads a cell of a table of parameters. A cell of Table B.1 has two values, one for muP and one for MSSP.
+
+    ``head`` has the keys that all cells of the table share, such as the source.
+    """
     table, label = cell.get("table", head["id"]), cell.get("printed_row", cell.get("label", ""))
     names = [n for n in ("mup", "mssp") if n in cell]
     for name in names or [""]:
@@ -229,7 +235,10 @@ def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed
 
 
 def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a numbered equation, which makes one or more claims."""
+    """Reads a numbered equation of a paper, and returns a printed value for each claim that it makes.
+
+    ``head`` has the keys that all equations of the paper share, such as the source.
+    """
     for claim in equation.get("claim", [equation]):
         setting = _setting(head, {**equation, "law": claim["law"]} if "law" in claim else equation)
         quantity = claim.get("quantity", claim.get("object", ""))
@@ -243,7 +252,10 @@ def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator
 
 
 def _definitions(head: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Printed]:
-    """Reads a definition of a parameterization: init variances (converted to stds), learning rates and epsilons."""
+    """Reads a definition of a parameterization: init variances (converted to stds), learning rates and epsilons.
+
+    ``head`` has the keys that all definitions of the paper share, such as the source.
+    """
     for what, optimizer, quantity in (
         ("init_variance", "sgd", "init_std"),
         ("lr_sgd", "sgd", "lr"),

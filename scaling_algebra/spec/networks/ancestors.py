@@ -31,7 +31,7 @@ def is_trained(network: Network, signal: str) -> bool:
 def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
     """Returns the roles of the last tensors on the paths to a signal; if all of them are zero, so is the signal.
 
-    Empty if there are no such tensors, as for the input.
+    Empty if no such tensors are known, as for the input and for the output of a function.
     """
     producer = network.producer(signal)
     if isinstance(producer, Sum):
@@ -66,8 +66,10 @@ def count_depth(network: Network) -> int:
 
 
 def is_linear(network: Network, function: Function) -> bool:
-    """Tests whether a function is linear on its argument: it is homogeneous of degree one and its argument is not
-    negative."""
+    """Tests whether a function acts linearly, as relu does on an argument without negative entries.
+
+    It must be homogeneous of degree one, and its argument must not be negative.
+    """
     return function.kind.homogeneous and function.source is not None and _is_nonnegative(network, function.source.name)
 
 

@@ -26,8 +26,9 @@ def name_weight(network: Network, loss: str) -> str:
 
 @cache_on_network
 def find_selection_inputs(network: Network) -> Mapping[str, Function]:
-    """Maps every tensor output that is read by a selection (top-K) and nothing else to this selection. Such outputs
-    have no gradient.
+    """Maps each signal that a tensor computes and that only reaches a top-K selection to this selection.
+
+    The signal may pass other statements on its way. Such a signal has no gradient.
     """
     only: dict[str, Function] = {}
     for s in reversed(network.statements):
@@ -41,7 +42,7 @@ def find_selection_inputs(network: Network) -> Mapping[str, Function]:
 def find_buffers(network: Network) -> tuple[str, ...]:
     """Returns the roles of tensors that are only added to the scores of a top-K selection, which have no gradient.
 
-    Such a tensor is stepped by the sign of a count: how many tokens chose an entry, less the mean.
+    The update of such a tensor is the sign of a count: the number of tokens that chose an entry, minus its mean.
     """
     outs = {role: {s.out for s in network.uses(role)} for role in network.tensors}
     return tuple(role for role, x in outs.items() if x and x <= find_selection_inputs(network).keys())

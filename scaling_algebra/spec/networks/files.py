@@ -43,7 +43,7 @@ class NetworkFile:
         zero: tensors that start at zero.
         constants: signals of size 1 that no equation computes.
         losses: scalars that are added to the loss besides the output.
-        multiplied: powers by which the code multiplies tensors before they act, by tensor.
+        multiplied: the power of the axes by which the code multiplies a tensor before it acts, by the tensor's name.
     """
 
     axes: Mapping[str, str]

@@ -15,7 +15,10 @@ from scaling_algebra.spec.entries import read_registry
 
 @dataclass(frozen=True)
 class FunctionKind:
-    """The properties of a function. The engine represents it by the generic polynomial of its parity class.
+    """The properties of a function that equations may call, such as relu or softmax.
+
+    Sizes are counted for a polynomial with generic coefficients in its place. Which powers occur in it depends only on
+    whether the function is odd, has an exactly linear odd part, or has no parity.
 
     Attributes:
         name: its name in equations.

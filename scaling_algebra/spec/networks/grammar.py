@@ -251,8 +251,10 @@ class _EquationReader:
     def _add_linear(
         self, out: str, kept: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
     ) -> None:
-        """Adds a product with a tensor. At its first use, this determines the tensor's fan-in, fan-out and expert
-        index."""
+        """Adds the statement ``out = multipliers * tensor * acted``, whose result has the indices ``kept``.
+
+        The first use of a tensor determines its fan-in, fan-out and expert index.
+        """
         symbol, indices = tensor.name, tensor.indices
         if symbol not in self.symbols:
             read = "".join(f.indices for f in acted)
@@ -291,8 +293,10 @@ class _EquationReader:
         return call.over or indices[-1:]
 
     def _lift_call(self, call: FunctionCall, outside: str) -> Factor:
-        """Replaces a function inside a product by a new signal, whose indices are those of the argument that are not
-        summed inside it.
+        """Replaces a function call inside a product by a new signal, and adds the statements that compute it.
+
+        The signal has those indices of the argument that are not summed inside it. These sums must not use any index in
+        ``outside``, the indices of the result and of the other factors.
         """
         if FUNCTIONS[call.name].kind == "noise":
             raise self.at.wrong(f"{call.name}() has no indices inside a product; give it an equation of its own")

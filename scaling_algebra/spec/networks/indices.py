@@ -16,7 +16,7 @@ EXPERTS = ("M", "K")
 def rename_apart(
     network: Network, old: str, new: str, indices: str, taken: str = "", avoid: str = ""
 ) -> Mapping[str, str]:
-    """Returns new names of indices so that they do not clash.
+    """Returns new names for indices of an equation that is inserted into another one, so that no two of them clash.
 
     Args:
         network: the network.
@@ -95,7 +95,7 @@ def spread_functions(network: Network) -> tuple[Function, ...]:
 
 @cache_on_network
 def count_multiplicity(network: Network) -> Mapping[str, int]:
-    """Returns, for each index, the largest number of factors at that index in any product.
+    """Returns, for each index, the largest number of factors of one product that have this index.
 
     Factors of nested products count, a function counts as its argument, and the output of a tensor as one factor. Names
     that are used for the same index of a signal or tensor count as one index.
@@ -137,7 +137,7 @@ def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
 
 
 def balanced_indices(network: Network, statement: Product, k: int) -> str:
-    """Returns the indices along which the gradient at a gate has no constant part larger than the rest.
+    """Returns the indices along which the mean of the gradient at a gate is no larger than its fluctuation.
 
     Law: for x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0. If the
     gate has a mean, this excludes a constant part.
@@ -161,8 +161,11 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
 
 
 def _merge_classes(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Merges, for each pair of indices, the classes that contain them. ``alike`` maps an index to its class and is
-    changed in place.
+    """Unites, for each pair, the sets of equivalent indices that contain its two members.
+
+    Args:
+        alike: maps an index to the set of all indices that are equivalent to it; changed in place.
+        pairs: pairs of indices that are found to be equivalent.
     """
     for x, y in pairs:
         alike[x] |= alike[y]

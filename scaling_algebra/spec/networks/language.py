@@ -168,7 +168,8 @@ class Network:
         multiplied: powers by which a module multiplies its tensors before they act, by role. Equations are about the
             product, printed numbers about the tensor itself.
         unread: why the equations of a module are unknown; then only its tensors are known.
-        stands: values of a module that are replaced by another function, left out, or held fixed.
+        stands: a text that names the values of a module which are replaced by another function, left out, or held
+            fixed.
         lacking: why a parameter of a module has no numbers, by name, if no path leads from it to the output.
     """
 
@@ -197,7 +198,13 @@ class Network:
         return self.statements[-1].out
 
     def unknown(self, kind: str, name: str, choices: Iterable[str] = ()) -> UsageError:
-        """Returns the error for a name that is neither a tensor nor one of the other choices."""
+        """Returns the error for a name that is neither a tensor nor one of the other choices.
+
+        Args:
+            kind: what the name should be the name of, for the message.
+            name: the name. For a parameter in ``lacking`` the message says why it has no numbers.
+            choices: allowed names besides the roles of tensors.
+        """
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
         return unknown_name_error(kind, name, (*self.tensors, *choices))
@@ -287,7 +294,9 @@ class Network:
 
     @cached_property
     def indices(self) -> dict[str, str]:
-        """Axis of each index: those of the network, and spare ones for indices that occur twice in a product."""
+        """Axis of each index: the indices of the network, and spare ones that rename an index where two equations that
+        are combined both use it.
+        """
         axes = {**self.axes, **self.beside}
         pool = iter([x for x in SPARE if x not in axes])
         own = [axis for axis in dict.fromkeys(self.axes.values()) if axis not in self.beside.values()]

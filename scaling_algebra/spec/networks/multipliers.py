@@ -20,20 +20,26 @@ SHARE = "K/M"
 
 @cache_on_network
 def find_free_multipliers(network: Network) -> tuple[str, ...]:
-    """Returns the multipliers that are unknowns: all but the gauges, which stay 1."""
+    """Returns the multipliers whose powers must be derived.
+
+    The others are ``K/M``, which is known, and those that stay 1 since a tensor can absorb them (``find_gauges``).
+    """
     return tuple(m for m in network.multipliers if m not in {*find_gauges(network), SHARE})
 
 
 @cache_on_network
 def find_gauges(network: Network) -> tuple[str, ...]:
-    """Returns the multipliers that are gauges, given what the user fixes: the scale of a tensor can absorb them."""
+    """Returns the multipliers that stay 1, since a change of a tensor's init std and learning rate can replace them.
+
+    A multiplier is none of them if the user fixes it, or the settings that could absorb it (``Network.held``).
+    """
     held = (x if x in network.multipliers else _name_scale(x.rpartition(".")[0]) for x in sorted(network.held))
     return _choose_gauges(network, held)
 
 
 @cache_on_network
 def find_default_gauges(network: Network) -> tuple[str, ...]:
-    """Returns the multipliers that are gauges if the user fixes nothing."""
+    """Returns the multipliers that would stay 1 (``find_gauges``) if the user fixed nothing."""
     return _choose_gauges(network, ())
 
 
@@ -43,14 +49,21 @@ def is_always_unknown(network: Network, multiplier: str) -> bool:
 
 
 def find_freed(network: Network) -> tuple[str, ...]:
-    """Returns the multipliers that are unknowns only because the user fixes another member of their gauge class."""
+    """Returns the multipliers that stay 1 by default, but not with the settings that the user fixes.
+
+    The user then fixes the multiplier itself, or a setting that could absorb it: the init std or learning rate of a
+    tensor, or another multiplier.
+    """
     return tuple(m for m in find_default_gauges(network) if m not in find_gauges(network))
 
 
 def hold_names(network: Network, names: Iterable[str]) -> Network:
-    """Returns the network with these inits and rates of tensors (``ROLE.init``, ``ROLE.lr``) and multipliers fixed.
+    """Returns the network with these settings marked as fixed by the user (``Network.held``).
 
-    Names that no gauge freedom involves are ignored.
+    Args:
+        network: the network.
+        names: multipliers, ``ROLE.init`` and ``ROLE.lr``. Settings of a tensor without a multiplier are ignored, since
+            they can absorb none.
     """
     if not find_default_gauges(network):
         return network
@@ -60,8 +73,11 @@ def hold_names(network: Network, names: Iterable[str]) -> Network:
 
 
 def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
-    """Returns the multipliers that stay 1, in order of appearance: those that use up the gauge freedom which the names
-    in ``held`` leave.
+    """Returns the multipliers that stay 1, in order of appearance.
+
+    Factors can be moved between multipliers and tensors without a change of any product. Each setting in ``held``,
+    whose value is given, uses up one such freedom if any is left. Then each multiplier in turn does so; those that
+    find a freedom left stay 1.
     """
     space: list[dict[str, Fraction]] = []
     for s in network.statements:
@@ -74,7 +90,9 @@ def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
 
 
 def _name_scale(role: str) -> str:
-    """Returns the name of a tensor's scale in the linear system; no multiplier has such a name."""
+    """Returns the variable that stands for the scale of a tensor in the linear system of ``_choose_gauges``. It differs
+    from the name of every multiplier.
+    """
     return f"tensor {role}"  # no name of a multiplier
 
 

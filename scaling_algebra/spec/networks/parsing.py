@@ -29,7 +29,7 @@ class NamedTerm:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function call.
+    """A function call in an equation, such as ``softmax(psi[i]; i)``.
 
     Attributes:
         name: name of the function.

@@ -118,7 +118,8 @@ class Adjoint:
         name: its name in reports, such as ``g3i`` for the gradient at ``h3i``.
         signal: the signal.
         via: the signal through whose statement the gradient flows; empty for the sum over all paths.
-        parts: for each suffix of the name the mode of each tensor: ``{"init-update": {"expert_out": "init", ...}}``.
+        parts: the parts into which it splits: for each suffix of the name, whether a tensor enters the part with its
+            initial value (``init``) or its change (``update``): ``{"init-update": {"expert_out": "init", ...}}``.
     """
 
     name: str
@@ -157,7 +158,8 @@ def list_gradients(network: Network) -> tuple[Adjoint, ...]:
 def _split_below_experts(network: Network, signal: str, s: Statement, k: int) -> dict[str, dict[str, Mode]]:
     """Splits a gradient by the tensors between its signal and the sum over experts that the signal leads to.
 
-    This applies to gates and to inputs of experts or of their tensors; empty for all other signals.
+    Returns the parts as in ``Adjoint.parts`` for gates and for inputs of experts or of their tensors; empty for all
+    other signals.
 
     Args:
         network: the network.
@@ -238,8 +240,9 @@ def _tensors_on_path(network: Network, statement: Statement, k: int) -> tuple[st
     """Returns the tensors on the path of the gradient to the k-th input of a statement, its own first.
 
     Returns:
-        At most ``MANY`` roles, since no gradient is split by more; empty if the path forks or contains one of them
-        twice.
+        At most ``MANY`` roles, since a gradient with so many tensors on its path is not split; empty if the path
+        forks or
+        contains one of them twice.
     """
     tensors = _tensors_of_factor(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
@@ -258,16 +261,24 @@ def _tensors_of_factor(network: Network, statement: Product, k: int) -> tuple[st
 
 
 def _split_by_modes(*roles: str) -> dict[str, dict[str, Mode]]:
-    """Enumerates the combinations of ``init`` and ``update`` of some tensors, named ``init-init``, ``init-update``
-    etc."""
+    """Enumerates the choices of an initial value or an update for each of some tensors, in the form of
+    ``Adjoint.parts``.
+
+    Example: ``"A", "B"`` -> ``{"init-init": {"A": "init", "B": "init"}, "init-update": ...}``.
+    """
     modes: tuple[Mode, Mode] = ("init", "update")
     return {"-".join(m): dict(zip(roles, m, strict=True)) for m in product(modes, repeat=len(roles))} if roles else {}
 
 
 def _split_path(path: str, roles: tuple[str, ...]) -> dict[str, dict[str, Mode]]:
-    """Splits the gradient on a path by the initial values and updates of one or two tensors. Paths through three
-    tensors are split into the pieces of MSSP paper, App. I.3, if they are named ``expert`` or ``router``; other paths
-    are not split.
+    """Splits the gradient on a path by the initial values and updates of one or two tensors.
+
+    Paths through three tensors are split into the pieces of MSSP paper, App. I.3, if they are named ``expert`` or
+    ``router``. For all other paths the result is empty.
+
+    Args:
+        path: name of the path (``name_pathways``).
+        roles: the tensors on it.
     """
     if len(roles) == 3 and path == "expert":
         labels = {"init-init": "A4", "init-update": "A5", "update-init": "A6", "update-update": "E"}

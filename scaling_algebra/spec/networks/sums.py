@@ -17,14 +17,14 @@ from .terms import expand_product
 
 @dataclass(frozen=True)
 class ExpertSum:
-    """A statement ``out = sum over experts of gates * an expert's output``, and what computes that output.
+    """A statement ``out = sum over experts of gates * an expert's output``, and the tensors and signals that it uses.
 
     Attributes:
         aggregation: the statement.
         gates: signals that weigh each expert by a number.
         routers: last tensors on the paths to the gates.
-        entering: signals without an expert index that experts read.
-        body: signals from there to the sum, in the order of the equations.
+        entering: signals without an expert index that experts read and that depend on trained tensors.
+        body: signals that the experts compute, in the order of the equations.
         inner: tensors of the experts that are followed by others.
         outer: tensors of the experts that act last.
         last: signals between the outer tensors and the sum.
@@ -50,7 +50,7 @@ class ExpertSum:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The gates that are factors of the sum itself."""
+        """The gates that are factors of the summed product; other gates act inside the experts."""
         return tuple(x.name for x in self.aggregation.factors if x.name in self.gates)
 
     @property
@@ -60,9 +60,10 @@ class ExpertSum:
 
     @property
     def pieces(self) -> Mapping[str, str]:
-        """Pieces of the sum by name, each with the only tensor or signal that changes in it; nothing changes in ``A1``.
+        """The pieces of the sum, as the name of each with the only tensor or signal that training changes in it.
 
-        ``A2.k``: an entering signal, then an inner tensor; ``A3``: the outer tensor, ``A3.k`` if there are several.
+        ``A1``: nothing changes; ``A2.1``, ``A2.2``, ...: first each entering signal, then each inner tensor; ``A3``:
+        the outer tensor, or ``A3.1``, ``A3.2``, ... if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
         """
         if not self.tensors:

@@ -17,7 +17,7 @@ class Term:
         weights: signals that gate the others.
         tensors: tensors, by role.
         signals: signals that the tensors act on.
-        multipliers: names of deterministic factors.
+        multipliers: names of the multipliers (numbers that the forward pass multiplies by).
     """
 
     weights: tuple[Factor, ...]
