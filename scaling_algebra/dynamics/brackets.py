@@ -31,8 +31,8 @@ class Bracket:
     Attributes:
         low: certified lower bound on the exponent of n; None if there is none.
         high: certified upper bound on the exponent of n; None if there is none.
-        form: the largest monomial that was found: powers of the axes and multiples of the unknowns; None if none was
-            found.
+        form: formula of the largest monomial that was found: a power of each axis, and the multiples of the unknown
+            exponents (init std, learning rate, ...) that it contains; None if no monomial was found.
         assumes: assumptions beyond power counting on which the bounds depend (names in ``ASSUMPTIONS``), and reasons
             why something is unknown.
         why: the reason why the size is undecided; "" if it is decided or no reason is known.
@@ -94,12 +94,12 @@ class Bracket:
 def bracket_monomial(
     lead: Fraction, form: Form, certain: bool, below: bool, why: str = "", assumes: frozenset[str] = frozenset()
 ) -> Bracket:
-    """Returns the bracket of a quantity, given its leading monomial and whether this monomial is an upper and a lower
-    bound.
+    """Returns the bracket of a quantity, given the largest monomial that was found in it, and whether this monomial is
+    an upper bound, a lower bound or both.
 
     Args:
         lead: exponent of the monomial.
-        form: the monomial.
+        form: the formula of the monomial.
         certain: True if nothing larger than the monomial was dropped (certifies the upper bound).
         below: True if nothing can cancel the monomial (certifies the lower bound).
         why: the reason why the size is undecided.

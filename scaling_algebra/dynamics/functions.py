@@ -68,8 +68,8 @@ class Entrywise:
         return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, indices), t)
 
     def find_slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """Returns the derivative at the argument after t updates, elementwise. Its powers are one less than those of
-        the function."""
+        """Returns the derivative of the function, elementwise, at its argument after t updates, as a polynomial whose
+        powers are one less than those of the function."""
         key = ("slope", s.out, t)
         return tr.remember(
             key, f"slope of {s.out}@{t}", lambda: self._sum_powers(tr, s, t, {p - 1 for p in _list_degrees(tr, s) if p})
@@ -118,13 +118,13 @@ class Entrywise:
         return tr.algebra.add(parts)
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Returns a change or a gradient without its mean over the function's index, if the outputs of the function
-        have a constant sum (softmax); otherwise unchanged."""
+        """Subtracts the mean over the function's index from a change or a gradient, if the outputs of the function have
+        a constant sum (softmax); otherwise returns it unchanged."""
         return signal
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         """Returns the argument of the function: its initial value, its change or its value after t updates. Subclasses
-        subtract what the function ignores."""
+        subtract the part on which the function does not depend, such as the mean for a softmax."""
         return tr.read_factor(s.inputs[0], which, t)
 
     def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
@@ -203,8 +203,8 @@ class Entrywise:
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
         """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as a packed
-        exponent, if only a small share of them is replaced; None if the mask does not change, or if the entries are
-        selected anew.
+        exponent, if training replaces only a small share of them. Returns None if the mask does not change, or if all
+        entries are selected anew.
 
         Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
         of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
@@ -223,8 +223,8 @@ class Entrywise:
         return f"{INDICATOR}{s.out}@{self._find_selection_step(tr, s, t)})"
 
     def _find_selection_step(self, tr: TrainingRun, s: Function, t: int) -> int:
-        """Returns the step at which the entries were selected that are used after t updates: 0, or t if the argument
-        has changed by as much as its spread, so that the selection is a new one.
+        """Returns the step whose top-K selection is used after t updates: 0 as long as the initial selection is valid,
+        or t if the argument has changed by as much as its spread, so that the entries are selected anew.
 
         Raises:
             BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
@@ -247,13 +247,14 @@ class Entrywise:
         return t
 
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Whether entries of the argument with the same initial value change differently."""
+        """Whether entries of the argument with the same initial value may change differently, so that a top-K selection
+        swaps some of them."""
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
         return tr.algebra.varies_independently(change, first, s.over)
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
-        """Returns the size of the argument before training, or of its change, as a packed exponent; None if it is
-        exactly zero.
+        """Returns the size of the function's argument before training (``which`` = "initial") or of its change
+        ("change"), as a packed exponent; None if it is exactly zero.
 
         Raises:
             Exhausted: the size is not certified.
@@ -343,8 +344,9 @@ def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) 
 
 
 def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
-    """Returns the change of a function's argument, without the direct contribution of optimizer steps that normalise
-    each entry, since the entries of these steps are bounded. For a softmax the mean over its index is subtracted."""
+    """Returns the part of the change of a function's argument that may have heavy tails: the change without the direct
+    contribution of optimizer steps that normalise each entry, since the entries of these are bounded. For a softmax the
+    mean over its index is subtracted."""
     (source,) = s.inputs
     producer, moved = tr.network.producer(source.name), tr.read_factor(source, "change", t)
     if (
@@ -358,13 +360,14 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
 
 
 def mean_value(tr: TrainingRun, s: Function) -> Signal:
-    """Returns the constant part of a function's value, such as 1/n for a softmax over n entries."""
+    """Returns the constant part of a function's value: 1/n for a softmax over n entries, 1 for any other function."""
     whole = tr.algebra.constant(tr.network.signals[s.out])
     return SOFTMAX.scale_to_value(tr, s, whole) if s.kind.kind == "softmax" else whole
 
 
 def _list_degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
-    """Returns the powers of the argument that occur in the polynomial that represents a function."""
+    """Returns the powers of the argument in the polynomial that represents a function, such as {0, 1, 2} for relu or
+    {1, 3} for tanh. The highest power depends on the network and the settings."""
     powers, degrees = s.kind.powers, tr.context.degrees
     if is_linear(tr.network, s):
         return frozenset({1})

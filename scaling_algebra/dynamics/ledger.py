@@ -56,7 +56,7 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """Starts a new query inside this context, with no work charged so far. A query inside another one is charged
+        """Starts a new query in a context manager, with no work charged so far. A query inside another one is charged
         separately."""
         outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
@@ -115,8 +115,8 @@ class Ledger:
             raise Exhausted
 
     def _count_needed_work(self, key: Hashable, error: Exhausted) -> int:
-        """Returns the work that an unfinished result had needed when its computation failed, and records it in
-        ``error``.
+        """Returns the work that a result had needed when its computation failed because the work limit was exceeded,
+        and records it in ``error``.
 
         This is the work of the result on which the computation failed (from ``error``) plus that of all other results
         needed before.
