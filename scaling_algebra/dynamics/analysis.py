@@ -178,8 +178,8 @@ class Analysis:
         return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
     def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
-        """Returns the bracket of a quantity after t updates: the strategies of a method narrow it one after the other.
-        """
+        """Returns the bracket of a quantity after t updates: the strategies of a method narrow it one after the
+        other."""
         bracket = Bracket()
         for strategy in method.strategies.values():
             if not isinstance(strategy, Method):

@@ -208,8 +208,8 @@ class BoundRun(Trajectory):
             self.why = f"undecided: {_explain_outgrown(source, norm)}"
 
     def bound_quantity(self, quantity: Quantity) -> int | None:
-        """Returns an upper bound on a quantity after any number of updates, as a packed exponent; None if the quantity
-        is exactly zero.
+        """Returns an upper bound on a quantity after any number of updates, as an exponent of n packed into an integer;
+        None if the quantity is exactly zero.
 
         Raises:
             BeyondPowerCounting: the divisor of a norm has no lower bound.
@@ -231,15 +231,15 @@ class BoundRun(Trajectory):
         return self._bound_entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
 
     def bound_gradient(self, role: str) -> int | None:
-        """Returns an upper bound on the entries of the gradient of a tensor, as a packed exponent; None if the gradient
-        is exactly zero."""
+        """Returns an upper bound on the entries of the gradient of a tensor, as an exponent of n packed into an
+        integer; None if the gradient is exactly zero."""
         return self._bound_entries(((factors, ()) for factors in self.gradient_factors(role, 1)), role)
 
     def _bound_entries(
         self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str
     ) -> int | None:
-        """Returns an upper bound on the entries of a sum of products, as a packed exponent; None if all products are
-        exactly zero.
+        """Returns an upper bound on the entries of a sum of products, as an exponent of n packed into an integer; None
+        if all products are exactly zero.
 
         Args:
             products: for each product the signals and the scalars that are multiplied.
@@ -449,9 +449,9 @@ def find_changed_norms(run: BoundRun) -> dict[str, str]:
 
 
 def _inverse_divisor(run: BoundRun, s: Function) -> int:
-    """Returns an upper bound on 1/divisor after any update, as a packed exponent, for a norm whose divisor may change
-    during training (``find_affected_norms``). If nothing is known about the divisor, it is a very large exponent that
-    stands for "unbounded"."""
+    """Returns an upper bound on 1/divisor after any update, as an exponent of n packed into an integer, for a norm
+    whose divisor may change during training (``find_affected_norms``). If nothing is known about the divisor, it is a
+    very large exponent that stands for "unbounded"."""
     known = run.context.divisors.get(s.out)
     return run._endless if known is None else -known.size
 

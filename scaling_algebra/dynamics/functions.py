@@ -202,9 +202,9 @@ class Entrywise:
         return tr.algebra.contract(mask, signal, indices)
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
-        """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as a packed
-        exponent, if training replaces only a small share of them. Returns None if the mask does not change, or if all
-        entries are selected anew.
+        """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as an exponent of
+        n packed into an integer, if training replaces only a small share of them. Returns None if the mask does not
+        change, or if all entries are selected anew.
 
         Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
         of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
@@ -254,7 +254,7 @@ class Entrywise:
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
         """Returns the size of the function's argument before training (``which`` = "initial") or of its change
-        ("change"), as a packed exponent; None if it is exactly zero.
+        ("change"), as an exponent of n packed into an integer; None if it is exactly zero.
 
         Raises:
             Exhausted: the size is not certified.

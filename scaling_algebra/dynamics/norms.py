@@ -226,8 +226,8 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-    """Divides a signal by the divisor that a norm has after t updates. The divisor is the size of the norm's argument.
-    """
+    """Divides a signal by the divisor that a norm has after t updates. The divisor is the size of the norm's
+    argument."""
     return tr.algebra.scale_by(signal, find_divisor(tr, s, t))
 
 

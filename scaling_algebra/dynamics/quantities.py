@@ -77,8 +77,8 @@ class Run(Protocol):
         """Returns a signal divided by the root-mean-square that the signal named ``source`` has after t updates."""
 
     def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
-        """Returns a part of the argument of a norm (``signal``), divided by the divisor of this norm after t updates.
-        """
+        """Returns a part of the argument of a norm (``signal``), divided by the divisor of this norm after t
+        updates."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
         """Returns the derivative of the output with respect to a signal.

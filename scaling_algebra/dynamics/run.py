@@ -59,8 +59,9 @@ class Divisor(NamedTuple):
     """Bounds for a norm whose divisor changes during training.
 
     Attributes:
-        size: lower bound on its divisor after any update, as a packed exponent.
-        gradient: upper bound on the gradient at its argument before training, as a packed exponent.
+        size: lower bound on its divisor after any update, as an exponent of n packed into an integer.
+        gradient: upper bound on the gradient at its argument before training, as an exponent of n packed into an
+            integer.
     """
 
     size: int
@@ -76,8 +77,8 @@ class RunContext:
         degrees: degrees of the polynomials that represent functions. "usual": up to the number of factors that products
             of the network have, "raised": two more, "lowest": degree one (``parts.py``).
         shares: maps a softmax to the axis over which its values sum to one, if this is not the axis of its index.
-        certified: a function (name, t) that returns a size if it is certified by any run, as a packed exponent; if it
-            returns None, the size is taken from the run itself.
+        certified: a function (name, t) that returns a size if it is certified by any run, as an exponent of n packed
+            into an integer; if it returns None, the size is taken from the run itself.
         divisors: for upper bounds, the norms whose divisor after an update differs from the initial one.
         start: another run from which values and gradients before training are taken; None to compute them.
         ledger: cache for the results of the run; None for a new one.

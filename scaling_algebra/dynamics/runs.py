@@ -51,8 +51,8 @@ class Runs:
         network: the network.
         table: the named quantities.
         algebras: one algebra (it adds and multiplies signals) for each budget; all share a cache of products.
-        certified: a function (algebra, name, t) that returns a size if any run certifies it, as a packed exponent;
-            otherwise None.
+        certified: a function (algebra, name, t) that returns a size if any run certifies it, as an exponent of n packed
+            into an integer; otherwise None.
         growing: see ``Analysis``.
         routed: see ``Analysis``.
         raised: see ``Analysis``.
@@ -124,8 +124,9 @@ class Runs:
         return run
 
     def bound_gradient(self, s: Function) -> int | None:
-        """Returns an upper bound on the gradient that a function passes to its argument before training, as a packed
-        exponent; None if no bound is known. Gradients that reach the argument on other paths do not count."""
+        """Returns an upper bound on the gradient that a function passes to its argument before training, as an exponent
+        of n packed into an integer; None if no bound is known. Gradients that reach the argument on other paths do not
+        count."""
         sizes, source = list[int](), s.inputs[0].name
         for budget in (BUDGETS[0], INITIAL_BUDGET):
             run = self.run_for(budget)

@@ -307,7 +307,7 @@ def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], sh
         tr: the training run.
         factors: the factors of the gradient g.
         names: names of the factors in explanations.
-        share: size of v / epsilon as a packed exponent, at most 0.
+        share: size of v / epsilon as an exponent of n packed into an integer, at most 0.
         again: True if an earlier step had an equally large nonlinear part.
     """
     odds = (tr.compute_once(("odd", again), s, partial(make_odd_function, tr, s, again)) for s in factors)

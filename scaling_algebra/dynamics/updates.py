@@ -222,8 +222,8 @@ class TensorSteps:
         """Returns how large the nonlinear part of an optimizer step is (a step that normalises each entry is a
         nonlinear function of the gradient), and whether it was as large in an earlier step.
 
-        The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as a packed
-        exponent: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
+        The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as an exponent
+        of n packed into an integer: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
 
         Args:
             role: the parameter.
@@ -236,8 +236,8 @@ class TensorSteps:
         return share, any(self.algebra.exponent(x) == self.algebra.exponent(share) for x in before)
 
     def divide_gradient(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
-        """Returns the size of a tensor's gradient divided by the optimizer's normaliser, as a packed exponent: 0 if the
-        normaliser is the size of the gradient, negative if epsilon exceeds it."""
+        """Returns the size of a tensor's gradient divided by the optimizer's normaliser, as an exponent of n packed
+        into an integer: 0 if the normaliser is the size of the gradient, negative if epsilon exceeds it."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.exponent(size + scalars[-1].size), {}, {}))

@@ -475,5 +475,6 @@ class System:
         return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
     def look(self, point: Point, rule: OptimizerSpec) -> Analysis:
-        """Returns the analysis (it computes sizes) of training with the exponents ``point`` and the optimizer ``rule``."""
+        """Returns the analysis (it computes sizes) of training by the optimizer ``rule`` with the exponents
+        ``point``."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)

@@ -25,7 +25,7 @@ def scripts_of(proof: Proof) -> str:
 
 
 def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
-    """Writes a system of clauses as a script for SMT solvers (logic QF_LRA), with one named assertion for each clause."""
+    """Writes clauses as a script for SMT solvers (logic QF_LRA), with one named assertion for each clause."""
     names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
     lines = [f"; {line}" for line in (claim, *reading, "an assertion is named by its number and its demand")]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]
