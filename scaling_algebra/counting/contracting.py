@@ -16,7 +16,8 @@ PRODUCT_WORK = 16
 
 
 def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
-    """Multiplies two signals in the way that ``Algebra.contract`` describes.
+    """Multiplies two signals, monomial by monomial, the largest products first. Of small products only the size is
+    bounded; ``Algebra.contract`` describes how.
 
     Args:
         algebra: the algebra.

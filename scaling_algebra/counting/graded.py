@@ -77,9 +77,9 @@ class FormAlgebra(Algebra):
         ray: rate of each axis.
         indices: axis of each index.
         names: names of the unknowns; the grade counts the factors n^-x of each unknown x.
-        tracked: as for ``KernelStore``.
+        tracked: indices that monomials keep although their axis does not grow, as for ``KernelStore``.
         max_grades: maximum number of grades of a product; a product with more raises ``Exhausted``. None for no limit.
-        centred_axes: as for ``KernelStore``.
+        centred_axes: axes along which ``subtract_mean`` may be called, as for ``KernelStore``.
     """
 
     def __init__(
@@ -130,10 +130,11 @@ class FormAlgebra(Algebra):
         return GradedSignal(s.indices, parts)
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Returns a signal in which some terms sum to zero over an index, where of the other terms only a bound on
-        their size is kept.
+        """Returns a signal with less information about terms that sum to zero over an index: of the signal without
+        these terms (``Signal.without_centred``), only a bound on its size is kept.
 
-        The base class forgets altogether which terms sum to zero, but here all grades must stay known.
+        The base class drops this information altogether, but here all grades (ways in which unknown exponents occur)
+        must stay known.
         """
         parts = dict[int, Signal]()
         for g, x in _get_grades(s).items():

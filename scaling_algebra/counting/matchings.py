@@ -16,8 +16,8 @@ class Exhausted(Exception):
     """Raised when a computation exceeds its work limit, so that the answer is undecided.
 
     Attributes:
-        needed: for the cache of results, what failed: (key of the outermost result that could not be computed, keys of
-            all results that it needed, their work).
+        needed: what the cache of results knows about the failure: (key of the outermost result that could not be
+            computed, keys of all results that this one needed, the work for them).
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ class SignalSizes(KernelStore):
         packed into an integer.
 
         It is that of the largest monomial, or ``Signal.lower_bound`` if that is larger. Monomials of which only an
-        upper bound is known do not count. None if nothing is left.
+        upper bound is known do not count; None if there are no others and no lower bound.
 
         Law: a monomial has weight 1/2 for each summed index class and -1/2 for each open index that repeats the class
         of another. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.

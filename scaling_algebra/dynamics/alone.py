@@ -61,8 +61,8 @@ class _SingleTensorSteps:
 
 
 def vary_only(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
-    """Returns a copy of a training run in which only one tensor, or one signal that enters a block of the network,
-    changes.
+    """Returns a copy of a training run in which only one tensor changes, or only one of the signals that enter a part
+    of the network (a block).
 
     Args:
         run: the run in which everything changes.

@@ -410,8 +410,8 @@ class BoundRun(Trajectory):
         return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns an upper bound on the part of the change of a signal ``W x`` that is due to an update of W by those
-        gradients only which came through the signal ``via``.
+        """Returns an upper bound on the part of the change of a signal ``W x`` that comes from gradients on one path: W
+        is updated by those gradients only that came through the signal ``via``.
 
         Raises:
             BeyondPowerCounting: the optimizer divides the step by the size of the whole gradient, which may be smaller

@@ -133,8 +133,8 @@ class Entrywise:
         return signal
 
     def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns why nothing is known of the function except that its values are bounded; "" if its polynomial is
-        valid.
+        """Tests whether a polynomial represents the function at its argument after t updates. Returns "" if it does,
+        otherwise the reason why not; then nothing is known of the function except that its values are bounded.
 
         Raises:
             BeyondPowerCounting: not even that is known, since the function is steep, such as exp.
@@ -190,8 +190,8 @@ class Entrywise:
     # top-K selections: other entries are selected if the argument changed by at least its spread
 
     def _select_entries(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Returns a signal at the entries that the function selects after t updates, and zero elsewhere; the signal
-        itself if the function does not select."""
+        """Sets those entries of a signal to zero that the function (a top-K selection) does not select after t updates.
+        Returns the signal itself if the function does not select."""
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
@@ -331,10 +331,9 @@ whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms
 
 
 def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """Returns a message if the argument of a bounded or steep function exceeds O(1), else "".
-
-    In this case nothing is known of a bounded function except that its values are bounded.
-    """
+    """Returns the reason why powers of n do not describe a function's output, if a bounded or steep function (tanh,
+    exp) has an argument that exceeds O(1); otherwise "". All that is known of a bounded function then is that its
+    values are bounded."""
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.exponent(size) <= 0:
         return ""

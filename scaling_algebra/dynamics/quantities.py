@@ -52,7 +52,8 @@ class Run(Protocol):
         """Returns a signal after t updates minus its initial value."""
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
-        """Returns a part of a product, computed with the initial values of its gates.
+        """Returns a part of a product such as ``W x``, computed with the initial values of its gates: ``mode`` chooses
+        W_0 or dW, and ``which`` chooses x_0, dx or x_t.
 
         Args:
             statement: the product.
@@ -63,11 +64,12 @@ class Run(Protocol):
         """
 
     def gate_change(self, statement: Product, t: int) -> Any:
-        """Returns the part of a product that is due to the change of its gates."""
+        """Returns the part of a product that is due to the change of its gates, that is, of signals that weight the
+        others, such as routing weights."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
-        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
-        which came through the signal ``via``."""
+        """Returns the part of the change of a signal ``W x`` that comes from gradients on one path: W is updated by
+        those gradients only that came through the signal ``via``."""
 
     def spread(self, function: Function, t: int) -> Any:
         """Returns the argument of a function minus its mean along the index on which the function acts, after t

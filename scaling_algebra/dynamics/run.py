@@ -187,7 +187,8 @@ class TrainingRun:
         )
 
     def gate_change(self, statement: Product, t: int) -> Signal:
-        """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates.
+        """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates, that
+        is, of signals that weight the others, such as routing weights.
 
         The change of a gate that is represented by its mean counts only if no summed index grows, because otherwise its
         fluctuations average out (standing assumption B2 of MSSP paper, J.2).

@@ -282,8 +282,8 @@ def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
 
 
 def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
-    """Returns a signal marked as the argument of a sign. If the network has nonlinear functions, only an upper bound is
-    kept of all monomials but the leading one.
+    """Marks a signal as one whose sign an optimizer step uses. If the network has nonlinear functions, only upper
+    bounds are kept on all monomials but the largest.
 
     Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
     with functions only one part is known.

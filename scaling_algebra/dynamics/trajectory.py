@@ -59,8 +59,8 @@ class Trajectory(TrainingRun):
         return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
-        which came through the signal ``via``. x has its initial value."""
+        """Returns the part of the change of a signal ``W x`` that comes from gradients on one path: W is updated by
+        those gradients only that came through the signal ``via``, and x has its initial value."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         x, indices = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]

@@ -83,7 +83,7 @@ class ClauseSolver:
         """Returns whether clauses that may contain products of unknowns (``p*x``) can be satisfied; None if z3 does not
         decide it within the resource limit ``STEPS``.
 
-        Each call gets a solver of its own without assumptions: with assumptions z3 exceeds its resource limit.
+        Each call gets a new solver without labels for the clauses, since with labels z3 exceeds its resource limit.
         """
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", STEPS)

@@ -113,7 +113,7 @@ class Facts:
 
 class RayFacts(Facts):
     """Derives clauses that hold on one ray, at all exponents of init stds, learning rates and multipliers, for given
-    tensors that are tied or start at zero (the *structure*).
+    tensors that start at zero or alike in all experts (the *structure*).
 
     Functions are represented by their linear part; networks for which this is not enough are refused
     (``demands.first_power``).
@@ -145,7 +145,7 @@ class RayFacts(Facts):
 
 class AllRays(Facts):
     """Derives clauses that hold on every ray, at all exponents, for training by gradient descent with given tensors
-    that are tied or start at zero.
+    that start at zero or alike in all experts.
 
     The exponent of each monomial is linear in the rates of the axes and in the unknown exponents, and is a lower bound
     on the size of its quantity on every ray. The upper bounds, which are used to demand that a quantity reaches
@@ -154,7 +154,7 @@ class AllRays(Facts):
     Args:
         network: the network.
         demands: the demands. Sizes of changes that they restrict to O(1) may occur as unknowns.
-        structure: which tensors are tied (all experts start alike) or start at zero.
+        structure: which tensors start at zero or alike in all experts (tied).
         fixed: axes that do not grow; all others do.
     """
 

@@ -19,8 +19,8 @@ VERDICTS = {
 
 @document_of.register(Proof)
 def proof(p: Proof) -> Document:
-    """Renders a proof as a document: for each choice of tensors that are tied or start at zero the verdict, the
-    desiderata that prove it, and the parameterizations found."""
+    """Renders a proof as a document. For each structure (choice of tensors that start at zero or alike in all experts)
+    it has the verdict, the desiderata that prove it, and the parameterizations found."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]

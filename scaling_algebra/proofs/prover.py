@@ -58,8 +58,8 @@ EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, so that t
 
 
 class Uniqueness(StrEnum):
-    """How many parameterizations are proved to meet the desiderata, for one choice of tensors that are tied or start at
-    zero."""
+    """How many parameterizations are proved to meet the desiderata, for one choice of tensors that start at zero or
+    alike in all experts."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -69,11 +69,11 @@ class Uniqueness(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the proof for one structure, that is, for one choice of tensors that are tied (all experts start
-    alike) or start at zero. A *point* is a choice of all other exponents.
+    """The result of the proof for one *structure*, that is, for one choice of the tensors that start at zero or alike
+    in all experts. A *point* is a choice of all other exponents.
 
     Attributes:
-        structure: which tensors are tied or start at zero.
+        structure: which tensors start at zero or alike in all experts.
         verdict: `unique` (exactly one point meets the demands), `impossible` (none), `several` (two were found) or
             `undecided`.
         points: points that are certified to meet every demand.
@@ -111,9 +111,9 @@ class Proof(Rendered):
 
     Attributes:
         configuration: network, optimizer, ray and desiderata of the proof.
-        attempts: results, one for each choice of tensors that are tied or start at zero, those with the fewest such
-            tensors first, up to the first choice that is not impossible. If exactly one point meets the demands there,
-            results for the other choices with as few such tensors follow.
+        attempts: results, one for each choice of tensors that start at zero or alike in all experts, those with the
+            fewest such tensors first, up to the first choice that is not impossible. If exactly one point meets the
+            demands there, results for the other choices with as few such tensors follow.
     """
 
     configuration: Configuration
@@ -128,13 +128,14 @@ class Proof(Rendered):
 
     @property
     def outcome(self) -> Outcome:
-        """The result for the first choice of tied and zero tensors that is not proved to be impossible; if all are,
-        that for the last one."""
+        """The result for the first structure (choice of tensors that start at zero or alike in all experts) for which a
+        parameterization is not proved to be impossible; if it is for all, the result for the last one."""
         return next((a for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE), self.attempts[-1])
 
     @property
     def verdict(self) -> Uniqueness:
-        """The verdict over all choices of tied and zero tensors that were tried."""
+        """The verdict over all structures (choices of tensors that start at zero or alike in all experts) that were
+        tried."""
         left = [a.verdict for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE]
         if len(left) > 1:
             return Uniqueness.UNDECIDED if Uniqueness.UNDECIDED in left else Uniqueness.SEVERAL
@@ -158,7 +159,8 @@ class Proof(Rendered):
 
     @property
     def unique(self) -> bool | None:
-        """True if exactly one parameterization meets the desiderata, with as few tied or zero tensors as possible.
+        """True if exactly one parameterization meets the desiderata, with as few tensors as possible that start at zero
+        or alike in all experts.
 
         False if none or several do; None if undecided.
         """
@@ -232,8 +234,8 @@ def prove(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[ConfigurationOptions],
 ) -> Proof:
-    """Decides whether exactly one parameterization meets the desiderata, with as few tensors as possible that are tied
-    or start at zero.
+    """Decides whether exactly one parameterization meets the desiderata, with as few tensors as possible that start at
+    zero or alike in all experts.
 
     Examples:
         >>> prove("III", "sgd", "mup").unique
@@ -283,7 +285,7 @@ def _faithful(optimizer: OptimizerSpec) -> bool:
 
 class Prover:
     """Decides how many choices of exponents meet a set of demands, for one network, ray and optimizer. Products of
-    signals are computed once for all choices of tensors that are tied or start at zero.
+    signals are computed once for all choices of tensors that start at zero or alike in all experts.
 
     Args:
         network: the network.
@@ -309,8 +311,8 @@ class Prover:
         return Prover(asked.network, asked.ray, asked.optimizer, asked.given)
 
     def system(self, parameterization: Parameterization, structure: Structure) -> System:
-        """Returns the clauses of a parameterization's demands for one choice of tied and zero tensors, including
-        clauses that earlier proofs added."""
+        """Returns the clauses of a parameterization's demands for one choice of tensors that start at zero or alike in
+        all experts, including clauses that earlier proofs added."""
         key = parameterization.name, structure
         if key not in self._systems:
             demands = self.given.relax_demands(self.network, parameterization.list_demands(self.network, structure))
@@ -319,15 +321,15 @@ class Prover:
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
         """Decides whether exactly one choice of exponents, several or none meet the demands of a parameterization, for
-        one choice of tied and zero tensors (``structure``)."""
+        one choice of tensors that start at zero or alike in all experts (``structure``)."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Decides one choice of tied and zero tensors after the other, those with the fewest such tensors first, up to
-        the first choice that is not impossible.
+        """Decides, for one structure after the other, how many points meet the demands. A structure is a choice of
+        tensors that start at zero or alike in all experts, a point one of all other exponents. Those with the fewest
+        such tensors come first, up to the first structure that is not impossible.
 
-        If exactly one point (choice of exponents) meets the demands there, the other choices with as few such tensors
-        are decided, too.
+        If exactly one point meets the demands there, the other structures with as few such tensors are decided, too.
         """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
         options = enumerate_structures(self.network, base) if parameterization.structural else [base]
@@ -344,8 +346,8 @@ class Prover:
 
 
 class System:
-    """The demands of a parameterization as clauses over the unknown exponents, for one choice of tensors that are tied
-    or start at zero. Each point (choice of exponents) that turns out to violate a demand adds a clause."""
+    """The demands of a parameterization as clauses over the unknown exponents, for one choice of tensors that start at
+    zero or alike in all experts. Each point (choice of exponents) that turns out to violate a demand adds a clause."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray

@@ -18,8 +18,9 @@ RESET = "(reset)\n"
 
 
 def scripts_of(proof: Proof) -> str:
-    """Writes a proof as SMT-LIB scripts, one for each choice of tied and zero tensors that was decided, separated by
-    ``(reset)``. The proof is confirmed if a solver answers ``unsat`` to all."""
+    """Writes a proof as SMT-LIB scripts, separated by ``(reset)``. There is one for each structure (choice of tensors
+    that start at zero or alike in all experts) that was decided. The proof is confirmed if a solver answers ``unsat``
+    to all."""
     scripts = [script(a.clauses, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)
 
