@@ -63,7 +63,7 @@ class Meter:
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Adds nodes to the work done.
+        """Adds the nodes that a search visited to the work done.
 
         Raises:
             Exhausted: the limit is exceeded.
@@ -210,13 +210,14 @@ class KernelStore(Packing):
         return shared
 
     def set_budget(self, budget: Budget) -> None:
-        """Sets the budget of later products."""
+        """Sets the budget (limits on precision and work) of later products."""
         self.budget = budget
         self._gap = self.pack((_WHOLE if budget.keeps_all else budget.gap) * self._unit_gap, {}, {})
 
     @contextmanager
     def collect_notes(self) -> Iterator[set[str]]:
-        """Collects the notes made inside a context, apart from earlier ones. ``nodes_visited`` restarts at 0 inside it.
+        """Collects the notes (assumptions, and reasons why something is unknown) that are made inside a context, apart
+        from earlier ones. ``nodes_visited`` restarts at 0 inside it.
 
         Yields:
             The set of notes, which grows while the context is open.

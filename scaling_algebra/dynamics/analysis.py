@@ -189,11 +189,12 @@ class Analysis:
         return bracket
 
     def is_certified(self, name: str, t: int) -> bool:
-        """Whether this query has already been answered by the method ``CERTIFIED``."""
+        """Whether the size of this quantity after t updates has already been computed by the method ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
     def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Returns the brackets of quantities after 0, 1, ..., ``steps`` updates, by name.
+        """Returns the brackets (lower and upper bounds on the sizes) of quantities after 0, 1, ..., ``steps`` updates,
+        by name.
 
         Args:
             steps: the largest number of updates.
@@ -208,8 +209,8 @@ class Analysis:
         return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
     def with_settings(self, **changes: Any) -> Analysis:
-        """Returns a new analysis of the same training run with some arguments replaced. Both share their cached
-        products."""
+        """Returns a new analysis of the same training run with some arguments of the constructor replaced. Both share
+        their cached products."""
         names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "budgets", "without_divisors")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
@@ -338,7 +339,7 @@ class Analysis:
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
-        """Returns the same as ``run``, but with no limit on the work."""
+        """Returns the same training run as the method ``run``, but with no limit on the work."""
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
             if self.runs.read(name, t, budget).decided:
@@ -451,12 +452,15 @@ class RestrictedRuns:
         return all(x.decided and part.meets_bound(y, x.size) for y, x in sizes)
 
     def make_restricted(self, point: Point) -> Analysis:
-        """Returns the restricted run at a point, with learning rates reduced by ``SLOW``."""
+        """Returns the analysis of the restricted run at a point (a choice of exponents with which few tensors train).
+        Its learning rates are reduced by ``SLOW``, so that monomials with more learning rates are smaller and cannot
+        cancel others."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
     def divisors_agree(self, part: Analysis, t: int) -> bool:
-        """Whether all divisors in the first t updates have the same size in a restricted run as in the full run.
+        """Whether all divisors in the first t updates have the same size in a restricted run (``part``, in which few
+        tensors train) as in the full run. Only then are sizes in it lower bounds for the full run.
 
         Divisors are the sizes of the arguments of norms and of homogeneous functions, and the optimizer's normalisers.
         Law: a normaliser that is epsilon is epsilon at every step. An entrywise normaliser is the size of the gradient;
@@ -478,14 +482,15 @@ class RestrictedRuns:
         return self._alike(part.point.zero, partial(self._read_sizes_agree, part))
 
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
-        """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
+        """Whether the initial gradient of a tensor has the same size in a restricted run (``part``, in which few
+        tensors train) as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
         size = _bracket_initial_size(self.whole, gradient).size
         return size is not None and _bracket_initial_size(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
         """Whether the arguments of all norms and homogeneous functions have the same initial sizes in a restricted run
-        as in the full run."""
+        (``part``, in which few tensors train) as in the full run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(
@@ -494,8 +499,8 @@ class RestrictedRuns:
         )
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
-        """Returns the run from which restricted runs take their values before training. All restricted runs in which
-        the same tensors start at zero share it.
+        """Returns the run from which restricted runs (in which few tensors train) take their values before training.
+        All restricted runs in which the same tensors start at zero share it.
 
         It answers no query itself, so its work is charged to none.
         """
@@ -739,8 +744,8 @@ def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QU
 
 
 def recall_certified(q: Query, known: Bracket) -> Bracket:
-    """Uses the certified answer if this query has been answered by ``CERTIFIED`` before; otherwise returns
-    ``known``."""
+    """Answers a query by its certified answer if it has been answered by ``CERTIFIED`` before; otherwise returns the
+    bracket so far (``known``)."""
     return q.analysis(q.name, q.t) if q.analysis.is_certified(q.name, q.t) else known
 
 

@@ -255,7 +255,7 @@ class BoundRun(Trajectory):
     # functions -------------------------------------------------------------------------------------------------
 
     def compute_change(self, s: Statement, t: int) -> Signal:
-        """Returns a signal that bounds the change of a statement's output after any number of updates.
+        """Returns a signal whose size bounds the change of a statement's output after any number of updates.
 
         Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C if f is bounded or a norm. If a
         selection may choose other entries, the change of the selected entries is bounded by C.
@@ -274,8 +274,8 @@ class BoundRun(Trajectory):
         )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
-        """Returns a signal that bounds the gradient at the argument of a function with a bounded slope, given the
-        gradient ``above`` at its output."""
+        """Returns a signal whose size bounds the gradient at the argument of an elementwise function, a softmax or a
+        norm, given the gradient ``above`` at its output."""
         size = self.algebra.upper_bound(above)
         if size is None:
             return self.algebra.zeros(self.network.signals[s.out])

@@ -47,8 +47,8 @@ class Bracket:
     lead: Fraction | None = None
 
     def without_assumptions(self) -> Bracket:
-        """Returns the bracket itself if it depends on no assumptions beyond power counting; otherwise an undecided
-        one."""
+        """Returns the bracket itself if it depends on no assumptions beyond counting powers of n; otherwise a bracket
+        without bounds."""
         if not self.decided or not self.assumes:
             return self
         return Bracket(why=f"it assumes {join_assumptions(self.assumes)}")

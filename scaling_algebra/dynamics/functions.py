@@ -92,7 +92,8 @@ class Entrywise:
         return tr.algebra.add([*parts, tr.with_name(moved, f"slope times {s.inputs[0].name}@{t}")])
 
     def _sum_powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
-        """Returns the elementwise sum of the given powers of the argument after t updates, with generic coefficients.
+        """Returns the sum of the given powers of the function's argument after t updates, elementwise, with unknown
+        (generic) coefficients.
 
         Args:
             tr: the training run.
@@ -152,7 +153,7 @@ class Entrywise:
         return reason
 
     def explain_heavy_tails(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns a message if exp of the argument may have no finite second moment, else "".
+        """Returns a reason why exp of the argument may have no finite second moment; "" if it has one.
 
         Law: a step changes x along its gradient, which contains the factor e^x if no normaliser bounds the step. If x
         is Theta(1) and then changes by Theta(1), nothing is known. Fails: if x has heavier tails than a Gaussian.
@@ -218,8 +219,8 @@ class Entrywise:
         return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
     def name_selection(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns the name of the 0/1 mask of the selected entries. It contains the step at which they were
-        selected."""
+        """Returns the name of the 0/1 mask of the entries that the function (a top-K selection) selects. It contains
+        the step at which they were selected, so that masks of different steps differ."""
         return f"{INDICATOR}{s.out}@{self._find_selection_step(tr, s, t)})"
 
     def _find_selection_step(self, tr: TrainingRun, s: Function, t: int) -> int:

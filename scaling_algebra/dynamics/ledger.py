@@ -39,7 +39,8 @@ class _Entry:
 
 
 class Ledger:
-    """A cache of results that charges every query for the work of all results it needs.
+    """A cache of results that charges every query (a request for the size of a quantity) for the work of all results it
+    needs, whether they were cached or not.
 
     Args:
         algebra: the algebra that counts the work and whose budget limits the work of a query.
@@ -129,8 +130,8 @@ class Ledger:
         return work
 
     def _sum_work(self, key: Hashable, known: set[Hashable]) -> int:
-        """Returns the work of a result and of all results it needs, except those whose keys are in ``known``. Adds the
-        keys of the counted results to ``known``."""
+        """Returns the work (nodes that searches visited) for a result and for all results it needs, except those whose
+        keys are in ``known``. Adds the keys of the counted results to ``known``."""
         work, todo = 0, [key]
         while todo:
             name = todo.pop()

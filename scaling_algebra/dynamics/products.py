@@ -24,8 +24,8 @@ from scaling_algebra.spec.scaling import Point
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The update of a tensor in one optimizer step, as a product ``scalars * gradient * inputs``. A tensor that the
-    network uses several times has one increment for each use. Its indices are those of the tensor.
+    """The update of a tensor in one optimizer step, as a product ``scalars * gradient * inputs`` with the indices of
+    the tensor. A tensor that the network uses several times has one increment for each use.
 
     Attributes:
         step: number of the step, starting at 0.

@@ -25,10 +25,10 @@ class Rule(Protocol):
     change of its output, and the gradient at its inputs. ``t`` is the number of updates."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """Returns the output after t updates."""
+        """Returns the output of the statement ``s`` after t updates."""
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """Returns the output after t > 0 updates minus the initial output."""
+        """Returns the output of the statement ``s`` after t > 0 updates minus its initial output."""
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         """Returns the gradient of the network's output with respect to one input of a statement.

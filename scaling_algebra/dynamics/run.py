@@ -293,7 +293,7 @@ class TrainingRun:
         return products
 
     def with_name(self, signal: Signal, name: str) -> Signal:
-        """Returns a signal with a name for explanations."""
+        """Returns a copy of a signal with a name that explanations show."""
         return signal.replace(name=name)
 
     def note(self, text: str) -> None:
@@ -302,7 +302,8 @@ class TrainingRun:
         self.algebra.notes.add(text)
 
     def remember(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
-        """Returns a cached result, or computes and caches it with a name for explanations."""
+        """Returns the cached result for ``key``; if there is none, computes and caches it, with a name that
+        explanations show."""
         return self.ledger.remember((self.context.name, *key), lambda: self.with_name(compute(), name))
 
     def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:

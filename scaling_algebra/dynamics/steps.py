@@ -42,7 +42,7 @@ that make entries of it exactly zero; the term itself)."""
 
 
 def vanishes(factors: Factors) -> bool:
-    """Whether a product is exactly zero because one of its factors is."""
+    """Whether a product of signals is exactly zero because one of its factors is."""
     return any(s.is_zero for s in factors)
 
 
@@ -378,11 +378,12 @@ def list_odd_powers(tr: TrainingRun, indices: str) -> range:
 
 
 def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
-    """Returns a generic odd function of a signal x, elementwise; x itself if only the linear part matters.
+    """Returns x + x^3 + ... with unknown (generic) coefficients for a signal x, elementwise: it stands for any odd
+    function, such as the sign. Returns x itself if only the linear part matters.
 
-    Law: the function is x + x^3 + ... with generic coefficients. Terms of x that sum to zero do so no longer. Powers
-    above the first matter in products of as many signals, if x has two or more monomials. If x is not symmetric, these
-    powers have a mean, which appears in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
+    Law: terms of x that sum to zero do so no longer in F(x) = x + x^3 + .... Powers above the first matter in products
+    of as many signals, if x has two or more monomials. If x is not symmetric, these powers have a mean, which appears
+    in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
 
     Args:
         tr: the training run.
@@ -416,8 +417,8 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
 
 def _find_even_number(tr: TrainingRun, s: Signal) -> int:
     """Returns the smallest odd number of monomials of a signal (repetitions allowed) whose product is even in every
-    tensor; 0 if there is none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even. Odd powers of the
-    signal then have a nonzero mean.
+    tensor; 0 if there is none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even. So many factors of
+    the signal may have a product with a nonzero mean.
 
     If there is none, some change of signs of the tensors changes the sign of the signal, which is therefore symmetric.
     The result is 0 also if the signal is no larger than its mean and its squares, or if its nonlinear part is only a
@@ -448,7 +449,8 @@ def _spans_one(vectors: Iterable[int]) -> bool:
     basis: list[int] = []
 
     def reduce_modulo_basis(x: int) -> int:
-        """Returns the remainder of a bit vector modulo the basis."""
+        """Subtracts vectors of the basis from a bit vector (by exclusive or) as long as this makes it smaller. The
+        result is 0 if the bit vector is an exclusive or of vectors of the basis."""
         return reduce(lambda rest, y: min(rest, rest ^ y), basis, x)
 
     for x in vectors:

@@ -175,7 +175,8 @@ class Tails:
         return PLAIN if s.kind.bounded else None
 
     def _make_monomial(self, indices: str, degree: int) -> Monomials:
-        """Returns a single term of the given degree. It varies along those of the given indices that grow."""
+        """Returns a signal's terms if it has a single one: a polynomial of the given degree in Gaussians, which varies
+        along those of the given indices that grow."""
         return frozenset({frozenset({(self._select_growing(indices), degree)})})
 
     def _select_growing(self, indices: str) -> frozenset[str]:
@@ -198,6 +199,6 @@ def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
 
 
 def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
-    """Returns the terms of a signal after renaming indices: the k-th index of ``old`` becomes the k-th of ``new``."""
+    """Renames the indices in the terms of a signal: the k-th index of ``old`` becomes the k-th of ``new``."""
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

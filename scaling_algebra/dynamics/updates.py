@@ -47,8 +47,8 @@ class TensorSteps:
         return increments
 
     def _make_step(self, role: str, step: int) -> list[Increment]:
-        """Returns the update of a tensor in one step, as one or more increments for each use of the tensor; empty if
-        the gradient is exactly zero."""
+        """Returns the update of a tensor in one step, as a sum of increments (products of scalars, a gradient and
+        inputs), at least one for each use of the tensor; empty if the gradient is exactly zero."""
         scalars = self.list_step_scalars(role, step)
         return self.check_constraint(role, self.make_increments(role, step, scalars)) if scalars else []
 
@@ -118,7 +118,8 @@ class TensorSteps:
         return self._find_largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
-        """Returns the increments whose sum is ``W_t - W_0``, each with the root-mean-square of its entries."""
+        """Returns the increments whose sum is ``W_t - W_0`` (products of scalars, a gradient and inputs), each with the
+        root-mean-square of its entries."""
         return [
             (step, self.run.products.measure_entry(role, step.factors, step.scalars))
             for step in self.increments(role, t)
@@ -132,8 +133,9 @@ class TensorSteps:
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
     def measure_tensor(self, role: str, t: int) -> Scalar:
-        """Returns the size of a tensor's entries after t updates, as a scalar factor. For a tensor that starts at zero
-        it is at least Theta(1)."""
+        """Returns the size of a tensor's entries after t updates, as a scalar factor for optimizers whose steps are
+        relative to it. A tensor that starts at zero counts as at least Theta(1), since such optimizers set a minimum.
+        """
         b = self.point.b[role]
         start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
         moved = self.update_size(role, t)
