@@ -355,8 +355,8 @@ class Analysis:
         return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the exponents of the terms of a quantity: (exponent, True) for each monomial, and (upper bound,
-        False) for all dropped terms together.
+        """Returns the exponents of n of the terms that make up a quantity after t updates: (exponent, True) for each
+        monomial that was computed, and (upper bound, False) for all dropped terms together.
 
         Raises:
             LookupError: no run certifies the size of the quantity, or it takes more work than is left.

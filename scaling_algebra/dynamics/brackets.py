@@ -65,7 +65,8 @@ class Bracket:
 
     @property
     def unknown(self) -> bool:
-        """True if the size is undecided and not even a monomial of the quantity was found."""
+        """True if nothing is known of the size: it is undecided, and not a single monomial of the quantity was
+        found."""
         return not self.decided and self.lead is None
 
     @property

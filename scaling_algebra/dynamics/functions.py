@@ -1,7 +1,7 @@
 """Rules of elementwise functions, of selections (top-K) and of softmax under training.
 
-A function is represented by a generic polynomial: relu by c_0 + c_1 x + c_2 x^2 + ... with unknown coefficients, tanh
-by odd powers only.
+A function is represented by a polynomial with unknown (generic) coefficients: tanh by c_1 x + c_3 x^3 + ..., and relu,
+whose odd part is linear, by c_1 x + c_2 x^2 + c_4 x^4 + ...
 Read next: ``norms.py`` (functions that divide by the size of their argument), ``rules.py`` (all kinds of statements).
 """
 
@@ -366,8 +366,8 @@ def mean_value(tr: TrainingRun, s: Function) -> Signal:
 
 
 def _list_degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
-    """Returns the powers of the argument in the polynomial that represents a function, such as {0, 1, 2} for relu or
-    {1, 3} for tanh. The highest power depends on the network and the settings."""
+    """Returns the powers of the argument in the polynomial that represents a function, such as {1, 2} for relu or {1,
+    3} for tanh. The highest power depends on the network and the settings."""
     powers, degrees = s.kind.powers, tr.context.degrees
     if is_linear(tr.network, s):
         return frozenset({1})

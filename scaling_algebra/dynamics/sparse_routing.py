@@ -98,8 +98,8 @@ def is_sparse(network: Network, ray: Ray) -> bool:
 
 
 def select_active(network: Network) -> tuple[Network, dict[str, str]]:
-    """Returns the network as a single token sees it, with the index of all M experts replaced by one of the K active
-    experts, and a map from new index names to the old ones."""
+    """Returns the network as a single token sees it: each index that runs over all M experts is replaced by a new one
+    that runs over the K active experts. Also returns a map from the new indices to the old ones."""
     taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}

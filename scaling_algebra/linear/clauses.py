@@ -111,8 +111,8 @@ class ClauseSolver:
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
-        """Returns a minimal set of labels whose clauses contradict each other and the clauses `more`, and all clauses
-        with these labels."""
+        """Adds the clauses `more` for the time of this call. Returns a minimal set of labels whose clauses contradict
+        each other, and all clauses with these labels."""
         with self._beside(more):
             self._solver.set("core.minimize", True)  # it slows down every other question
             self._solver.check(*self._labels.values())

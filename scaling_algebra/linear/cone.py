@@ -54,7 +54,7 @@ class Cone:
         return all(x == 0 if sense == "=" else x >= 0 if sense in (">", ">=") else x <= 0 for sense, x in sizes)
 
     def between(self, *sides: Linear) -> Cone:
-        """Returns the intersection of the cone with more half-spaces."""
+        """Returns the part of the cone that satisfies more inequalities, ``sides``."""
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
