@@ -34,7 +34,8 @@ _HERE = Path(__file__).parent
 
 
 def library() -> str:
-    """Returns the name of the compiled library: "c" and the first 16 hex digits of a digest of its sources."""
+    """Returns the name of the library of compiled modules: "c" and the first 16 hex digits of a digest of their
+    sources. So a library that was compiled from other sources has another name."""
     return "c" + sha256(b"".join((_HERE / f"{name}.py").read_bytes() for name in COMPILED)).hexdigest()[:16]
 
 
@@ -44,7 +45,8 @@ def _has_extension(stem: str) -> bool:
 
 
 def _load_sources() -> None:
-    """Imports the .py sources of all modules, although compiled extensions would take precedence."""
+    """Imports those modules that may be compiled (``COMPILED``) from their .py sources, although compiled extensions
+    would take precedence."""
     for name in COMPILED:
         spec = spec_from_file_location(f"{__name__}.{name}", _HERE / f"{name}.py")
         assert spec is not None and spec.loader is not None

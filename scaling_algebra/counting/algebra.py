@@ -16,7 +16,8 @@ from .sizes import SignalSizes
 
 
 class Algebra(SignalSizes):
-    """Creates, adds and multiplies signals (random tensors) on one ray. Its arguments are those of ``KernelStore``."""
+    """Creates, adds and multiplies signals (random tensors, as sums of monomials in Gaussian tensors) on one ray. The
+    arguments of its constructor are those of ``KernelStore``."""
 
     def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         """Creates the signal of an initial Gaussian tensor.
@@ -36,7 +37,7 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(live) - frozenset(varying), depends_on=depends_on)
 
     def constant(self, indices: str, exponent: int = 0) -> Signal:
-        """Creates a deterministic signal whose entries all are n^e.
+        """Creates a deterministic signal whose entries are all the same number n^e.
 
         Args:
             indices: its indices.
@@ -48,17 +49,17 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(live))
 
     def make_bounded(self, indices: str, size: int = 0) -> Signal:
-        """Creates an unknown signal of which only an upper bound on its root-mean-square is known.
+        """Creates a signal of which nothing is known but an upper bound on its root-mean-square.
 
         Args:
             indices: its indices.
-            size: the upper bound, as a packed exponent.
+            size: the upper bound, as an exponent of n packed into an integer.
         """
         return Signal(self.drop_fixed(indices), {}, size, origin=Provenance("constant"))
 
     def make_fixed_numbers(self, name: str, indices: str) -> Signal:
-        """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, such as the data. Along
-        each index they differ."""
+        """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, such as input data. They
+        vary along each index."""
         live = self.drop_fixed(indices)
         if not live:
             return self.constant(live)
@@ -83,11 +84,11 @@ class Algebra(SignalSizes):
     def subtract_mean(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         """Subtracts the mean over an index: ``s[a, i] - mean_i s[a, i]``.
 
-        Monomials that are constant along the index cancel exactly, all others keep their size.
+        Monomials that are constant along the index vanish, all others keep their size.
 
         Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. A square loses its mean and keeps its fluctuation. The square of a sign has no fluctuation, so if leaves may
-        be signs, a square is kept as an upper bound only.
+        1. A square loses its mean and keeps its fluctuation. The square of a sign has no fluctuation, so if factors may
+        be signs, only an upper bound is kept on squares.
 
         Args:
             s: the signal.
@@ -120,15 +121,15 @@ class Algebra(SignalSizes):
         return s.replace(lower_bound=None).derive("centred", terms=keep, name="", without_centred=rest)
 
     def restrict_index(self, s: Signal, index: str, to: str) -> Signal:
-        """Returns a signal at a subset of its entries along an index, if the subset is chosen independently of the
-        signal.
+        """Returns a signal at a subset of its entries along an index, such as K of M experts. The subset must be chosen
+        independently of the signal.
 
         Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
 
         Args:
             s: the signal.
             index: the index.
-            to: name of the index in the result; its axis is that of the subset, such as K of M experts.
+            to: name of the index in the result; its axis is that of the subset, such as K.
         """
         if index not in s.indices:
             return s
@@ -165,7 +166,7 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(to[x] for x in s.constant_along))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        """Adds signals. If several have the same monomial, the sum has it with the largest of the coefficients.
+        """Adds signals. If several contain the same monomial, its coefficient in the sum is the largest of theirs.
 
         Raises:
             ValueError: the signals have different indices.
@@ -203,7 +204,8 @@ class Algebra(SignalSizes):
         return s.replace(terms=terms, tail_bound=tail_bound, doubt_bound=larger_size(s.doubt_bound, doubt))
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Returns a signal without the information about which of its terms sum to zero. Its size stays the same."""
+        """Returns a signal without the information about which of its terms sum to zero over an index
+        (``Signal.without_centred``). Its size stays the same."""
         return s.replace(without_centred={}) if s.without_centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
@@ -211,9 +213,10 @@ class Algebra(SignalSizes):
 
         Example: ``contract(W, x, "a")`` of ``W[a,b]`` and ``x[b]`` is the matrix product.
 
-        Pairs of monomials are multiplied in the order of their largest possible product. Pairs whose product is
-        ``Budget.gap`` below the largest term are not multiplied, but only bounded (``bound_product``). If this takes
-        too much work, all pairs that cannot exceed the largest term are only bounded.
+        Each monomial of ``a`` is multiplied by each of ``b``, the pair with the largest possible product first. Pairs
+        whose product is smaller than the largest term by ``Budget.gap`` are not multiplied; only their size is bounded
+        (``bound_product``). If this takes too much work, all pairs that cannot exceed the largest term are only
+        bounded.
 
         Args:
             a: the left factor.
@@ -256,11 +259,11 @@ class Algebra(SignalSizes):
     def _contract_centred(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
         """Multiplies two signals with a common summed index over which some terms of the first signal sum to zero.
 
-        These terms are multiplied only by the part of the second signal that varies along the index, all others by the
-        whole second signal.
+        These terms are multiplied only by the part of the second signal that varies along the index, since its constant
+        part contributes nothing. All other terms are multiplied by the whole second signal.
 
         Args:
-            a: the signal with such terms.
+            a: the signal in which some terms sum to zero over x.
             b: the other signal.
             x: the summed index.
             out: indices of the result.
@@ -299,7 +302,7 @@ class Algebra(SignalSizes):
         return self.contract(pool[0], pool[1], out, tag)
 
     def _align_indices(self, signals: Iterable[Signal]) -> list[Signal]:
-        """Returns the signals, transposed so that each has its indices in the order of the first one's."""
+        """Transposes signals so that each has its indices in the order of the first signal's."""
         parts = list(signals)
         indices = parts[0].indices
         for k, s in enumerate(parts):
@@ -310,18 +313,21 @@ class Algebra(SignalSizes):
         return parts
 
     def is_deterministic(self, s: Signal) -> bool:
-        """Tests whether a signal contains no Gaussian tensor: no monomial has a leaf, and nothing was dropped."""
+        """Tests whether a signal is known to contain no Gaussian tensor: no monomial has a tensor as a factor, and no
+        term was dropped."""
         return s.tail_bound is None and not any(self.kernels[k].leaves for k in s.terms)
 
 
 def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
-    """Returns the indices of the factors i and j that the result or another factor has; the others can be summed."""
+    """Returns those indices of the i-th and the j-th factor that the result (``out``) or another factor has. The others
+    can be summed as soon as these two are multiplied."""
     rest = set(out).union(*(s.indices for k, s in enumerate(pool) if k not in (i, j)))
     return "".join(x for x in dict.fromkeys(pool[i].indices + pool[j].indices) if x in rest)
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-    """Returns a sort key for a pair of factors. The pair with the smallest key is multiplied first.
+    """Returns a sort key for a pair of factors in a product of several. The pair with the smallest key is multiplied
+    first.
 
     Returns:
         A rank, 0 to 5 (the comment in the code explains them), and the exponent of the number of entries in the
@@ -342,15 +348,16 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
 
 
 def _has_square(kernel: Kernel, at: int) -> bool:
-    """Tests whether a monomial contains the same leaf twice, with the open index at position ``at``."""
+    """Tests whether a monomial contains the same factor twice, with the open index at position ``at``: ``W[a,b]
+    W[a,b]``."""
     leaves = kernel.leaves_along(at)
     return len(set(leaves)) < len(leaves)
 
 
 def _varies_along(kernel: Kernel, at: int, ignoring: str) -> bool:
-    """Tests whether a monomial varies along the open index at position ``at``.
+    """Tests whether the value of a monomial depends on its open index at position ``at``.
 
-    It does if a leaf has this index, other than those of the tensor ``ignoring``, or if the index is part of a
+    It does if some factor has this index, factors with the name ``ignoring`` excepted, or if the index is part of a
     Kronecker delta.
     """
     c = kernel.open_classes[at]

@@ -23,14 +23,15 @@ MAX_CACHED = 2**17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """A component (leaves that share summed index classes) with canonically numbered classes. Equal components are one
-    object.
+    """A factor of a monomial: a group of leaves (Gaussian tensors) that are connected by summed indices. Its index
+    classes (indices that must be equal) are numbered canonically, so that equal components have equal attributes; these
+    are then one object.
 
     Attributes:
-        open_count: number of open classes, which are numbered 0 to open_count - 1. The summed ones are numbered after
-            them.
+        open_count: number of its classes that are indices of the result (open). They have the numbers 0 to open_count -
+            1, the summed classes those after them.
         axes: axis of each summed class.
-        leaves: sorted leaves.
+        leaves: the leaves as (name, class of each index), sorted.
     """
 
     open_count: int
@@ -39,7 +40,7 @@ class Component:
 
     @property
     def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """The pair (axes, leaves), by which the components of a network are sorted."""
+        """The pair (axes, leaves), by which the components of a monomial are sorted."""
         return self.axes, self.leaves
 
 
@@ -48,17 +49,19 @@ Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
 
 
 def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
-    """Relabels the classes of a network so that isomorphic networks become equal.
+    """Relabels the index classes of a monomial with numbers such that monomials which differ only in these numbers
+    become equal.
 
-    Components are numbered separately and then sorted. As few different ones occur, their numberings are cached.
+    Its components (groups of leaves that are connected by summed indices) are numbered separately and then sorted. As
+    few different ones occur, their numberings are cached.
 
     Args:
-        axes: axis of each class.
-        opens: class of each open index.
-        leaves: the leaves.
+        axes: axis of each index class.
+        opens: class of each index of the result.
+        leaves: the leaves as (name, class of each index).
 
     Returns:
-        The renumbered network.
+        The renumbered monomial, as (axis of each class, class of each open index, leaves).
     """
     number = number_open(opens)
     parts = [canonicalise_component(axes, part, number) for part in split_components(leaves, number)]
@@ -66,8 +69,8 @@ def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Lea
 
 
 def number_open(opens: Sequence[int]) -> dict[int, int]:
-    """Returns new numbers 0, 1, ... for the open index classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0,
-    2: 1}``."""
+    """Returns new numbers 0, 1, ... for the index classes of open indices, in the order in which the indices mention
+    them: ``[5, 2, 5] -> {5: 0, 2: 1}``."""
     number: dict[int, int] = {}
     for c in opens:
         if c not in number:
@@ -76,11 +79,11 @@ def number_open(opens: Sequence[int]) -> dict[int, int]:
 
 
 def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
-    """Groups leaves into components: leaves that share a summed index class are in the same one.
+    """Groups the leaves of a monomial into components: two leaves with a common summed index are in the same one.
 
     Args:
-        leaves: the leaves.
-        opened: the open classes; leaves that share only these are not connected.
+        leaves: the leaves as (name, class of each index).
+        opened: the open index classes; leaves that have only these in common are not connected.
     """
     groups: list[list[Leaf]] = []
     group: dict[int, list[Leaf]] = {}
@@ -110,12 +113,12 @@ def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[lis
 
 
 def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
-    """Returns the canonical form of one component.
+    """Returns the canonical form of one component, that is, of leaves that are connected by summed indices.
 
     Args:
-        axes: axis of each class of the network.
+        axes: axis of each index class of the monomial.
         leaves: leaves of the component.
-        number: new numbers of the open classes.
+        number: new number of each open class of the monomial.
     """
     open_count, inner, renumbered = renumber_component(axes, leaves, number)
     return label_component(open_count, inner, renumbered)[0]
@@ -124,11 +127,11 @@ def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: 
 def renumber_component(
     axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
-    """Numbers the index classes of one component in order of appearance, after the open ones. The result is used as a
-    cache key.
+    """Numbers the index classes of one component (leaves that are connected by summed indices): open classes first,
+    then the others in order of appearance. The result is used as a cache key.
 
     Returns:
-        Number of open classes, axis of each summed class, leaves.
+        Number of open classes, axis of each summed class, and the leaves with the new numbers.
     """
     inner, open_count = number.copy(), len(number)
     inner_axes, renumbered = [], []
@@ -142,7 +145,8 @@ def renumber_component(
 
 
 def join_components(axes: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
-    """Joins canonical components to a canonical network.
+    """Joins canonically numbered components to a canonically numbered monomial: (axis of each class, class of each open
+    index, leaves).
 
     Args:
         axes: axis of each open class.
@@ -167,9 +171,10 @@ BY_SORT_KEY = attrgetter("sort_key")
 def label_component(
     open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]
 ) -> tuple[Component, tuple[int, ...]]:
-    """Numbers the classes of a component canonically. Classes below ``open_count`` are open and keep their numbers.
+    """Numbers the index classes of a component (leaves that are connected by summed indices) canonically: components
+    that differ only in these numbers get the same result. Classes below ``open_count`` are open and keep their numbers.
 
-    Method: colour refinement, which splits the classes into cells by the leaves that touch them. If a cell of several
+    Method: colour refinement, which splits the classes into cells by the leaves that have them. If a cell of several
     classes cannot be split, each of its classes is tried as the first one, and the smallest numbering is used.
 
     Returns:
@@ -189,23 +194,25 @@ def label_component(
 
 @lru_cache(MAX_CACHED)
 def _intern_component(open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
-    """Returns the component with these attributes. Equal arguments return the same object."""
+    """Returns the component with these attributes. Calls with equal arguments return the same object."""
     return Component(open_count, axes, leaves)
 
 
 def _find_order(
     colour: dict[int, int], leaves: Sequence[Leaf], open_count: int, rest: Sequence[int]
 ) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Finds the order of classes whose numbering makes the sorted leaves smallest.
+    """Finds the order of index classes for which the sorted leaves are smallest if each class is replaced by its
+    position in the order.
 
     Args:
-        colour: initial colour of each class. Those of ``rest`` are larger than those of the open classes.
-        leaves: the leaves.
-        open_count: number of classes whose order is known.
+        colour: initial colour of each class; classes of the same colour are not distinguished so far. Those of ``rest``
+            are larger than those of the open classes.
+        leaves: the leaves as (name, class of each index).
+        open_count: number of open classes 0, 1, ..., which come first, in this order.
         rest: the other classes.
 
     Returns:
-        The order, and the sorted leaves with each class replaced by its position in this order.
+        The order, and the sorted leaves with each class replaced by its position.
     """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
     colour = {**colour, **_colour_cells(cells, open_count)}
@@ -240,8 +247,8 @@ def _find_order(
 
 
 def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
-    """Returns the colour of each class, which is the position of its cell. For ``first`` = 2: ``[[4, 7], [5]] -> {4: 2,
-    7: 2, 5: 4}``.
+    """Returns the colour of each index class: the position at which its cell begins, counted from ``first``. For
+    ``first`` = 2: ``[[4, 7], [5]] -> {4: 2, 7: 2, 5: 4}``.
 
     Args:
         cells: ordered cells; the classes of a cell are not distinguished so far.
@@ -256,8 +263,8 @@ def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
 
 
 def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Splits each cell of classes into those that are touched by the same leaves, at the same positions and together
-    with classes of the same colours."""
+    """Splits each cell (a set of index classes) so that classes which remain in one cell occur in the same leaves, at
+    the same positions and together with classes of the same colours."""
     touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
     touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
     for name, classes in leaves:
@@ -279,7 +286,7 @@ def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Seq
 
 
 def _apply_order(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Returns the given order of classes, and the sorted leaves with each class replaced by its position in this
-    order."""
+    """Returns the given order of index classes, and the leaves with each class replaced by its position in this order,
+    sorted."""
     number = {c: k for k, c in enumerate(order)}
     return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

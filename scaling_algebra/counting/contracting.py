@@ -16,7 +16,8 @@ PRODUCT_WORK = 16
 
 
 def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
-    """Multiplies two signals in the way that ``Algebra.contract`` describes.
+    """Multiplies two signals, monomial by monomial, the largest products first. Of small products only the size is
+    bounded; ``Algebra.contract`` describes how.
 
     Args:
         algebra: the algebra.
@@ -24,11 +25,11 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
         b: the right factor.
         out: indices of the result; all others are summed.
         tag: label of the product for explanations (``Provenance.tag``).
-        gap: packed exponent; products of monomials this far below the largest term are only bounded. If negative, all
-            that cannot exceed the largest term are only bounded.
+        gap: products of two monomials that are smaller than the largest term by this exponent of n (packed into an
+            integer) are only bounded. If negative, all products that cannot exceed the largest term are only bounded.
 
     Returns:
-        The product, pruned to the budget.
+        The product, without the monomials that exceed the budget.
 
     Raises:
         Exhausted: the product exceeds the budget.
@@ -98,16 +99,16 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
 
 
 def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
-    """Finds two monomials, one of each factor of a product, whose product contains a given monomial.
+    """Finds out where a monomial of a product comes from: one monomial of each factor, in whose product it occurs.
 
     Args:
         algebra: the algebra.
         s: the product of two signals.
-        k: id of one of its monomials.
+        k: id of the monomial.
 
     Returns:
-        The ids of the two monomials, and a function ``matching(left, right)``: given the two monomials with any
-            numbering of their index classes, it returns the matching that yields the given one.
+        The ids of the two monomials, and a function ``matching(left, right)``. Given these two monomials, with any
+        numbering of their index classes, it returns the pairing of their leaves that yields the given monomial.
 
     Raises:
         LookupError: no two monomials within the budget yield it.
@@ -143,7 +144,7 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
 
 
 def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
-    """Returns an upper bound on rms(product) / (rms(a) rms(b)), as a packed exponent.
+    """Returns an upper bound on rms(product) / (rms(a) rms(b)), as an exponent of n packed into an integer.
 
     Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), for each entry of the
     indices that both factors have and the result keeps. A signal is exchangeable along every axis, and moments of
@@ -161,7 +162,8 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 
 def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
-    """Returns the bound of ``bound_product`` that uses nothing but the sizes of both factors (Cauchy-Schwarz)."""
+    """Returns an upper bound on rms(product) / (rms(a) rms(b)) as an exponent of n packed into an integer, which
+    follows from the dimensions of their indices alone (Cauchy-Schwarz)."""
     sums = sum(2 * algebra.half_weights[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
     for x in a.indices:
@@ -171,12 +173,12 @@ def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 
 def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
-    """Returns how much smaller than ``bound_sum`` the bound is if the k-th monomial of a signal is multiplied by
-    another signal, as a packed exponent.
+    """Returns how much smaller the bound on a product is than ``bound_sum``, as an exponent of n packed into an
+    integer, if a monomial (``k`` is its id) of the signal ``s`` is multiplied by the signal ``other``.
 
-    Law: given the tensors that the other signal depends on, entries of a monomial that differ in an index of a leaf of
-    any further tensor are uncorrelated (Wick monomials are normal ordered). So a sum over such an index is a sum of
-    uncorrelated terms, whatever the other factor is, and its bound is smaller by half the dimension. Indices that are
+    Law: consider the tensors on which ``other`` depends as fixed. Entries of the monomial that differ in an index of
+    some further tensor are then uncorrelated (Wick monomials are normal ordered). So a sum over such an index is a sum
+    of uncorrelated terms, whatever ``other`` is, and its bound is smaller by half the dimension. Indices that are
     always equal count once.
     """
     if other.depends_on is None:
@@ -189,15 +191,16 @@ def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str
 
 
 def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: int) -> int | None:
-    """Returns an upper bound on rms(D b) / rms(D) for the dropped part D of a signal, as a packed exponent; None if
-    ``b`` is exactly zero.
+    """Returns an upper bound on the product of ``b`` and the dropped part D of the signal ``a``, relative to D: on
+    rms(D b) / rms(D), as an exponent of n packed into an integer. None if ``b`` is exactly zero.
 
     Args:
         algebra: the algebra.
         a: the signal of which the part D was dropped.
         b: the other signal.
         out: the indices of the result.
-        extra: upper bound on rms(AB) / (rms(A) rms(B)) for the whole product.
+        extra: upper bound on rms(a b) / (rms(a) rms(b)), as an exponent of n packed into an integer
+            (``bound_product``).
     """
     coherent, rest = bound_sum(algebra, a, b, out), larger_size(b.tail_bound, b.lower_bound)
     largest = None if rest is None else rest + extra
@@ -208,8 +211,8 @@ def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: 
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
-    """Returns an upper bound on rms(a b) / (std(a) rms(b)) from the operator norm of ``a``, as a packed exponent; None
-    if ``a`` is not an initial tensor.
+    """Returns the upper bound on rms(a b) / (std(a) rms(b)) that follows from the operator norm of ``a``, as an
+    exponent of n packed into an integer; None if ``a`` is not a single initial tensor.
 
     Law: a Gaussian matrix with R rows, C columns and std sigma has operator norm sigma max(R, C)^(1/2), whatever it
     acts on.

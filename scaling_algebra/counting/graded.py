@@ -27,7 +27,7 @@ _GAP = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the size of a quantity that are valid at every parameter point.
+    """Bounds on the size of a quantity that are valid for all values of the unknown exponents.
 
     Law: max of ``lower`` <= size <= max of ``upper``. A formula that is in both is exact. If ``upper`` is empty, the
     quantity is exactly zero.
@@ -46,11 +46,11 @@ GradeSizes = dict[int, tuple[int | None, int]]
 
 
 class GradedSignal(Signal):
-    """A signal as a sum of parts, one for each grade (how often each unknown exponent occurs). ``terms`` and
-    ``tail_bound`` of the base class are unused.
+    """A signal as a sum of parts, one for each *grade*, that is, for each way in which the unknown exponents occur:
+    ``n^-b W x`` has the grade {b: 1}. ``terms`` and ``tail_bound`` of the base class are unused.
 
     Attributes:
-        by_grade: maps each grade to its part: a signal whose packed exponents do not contain the unknowns.
+        by_grade: maps each grade, stored as one integer, to its part: a signal without the factors n^-b, ...
     """
 
     __slots__ = ("by_grade",)
@@ -70,15 +70,16 @@ class GradedSignal(Signal):
 
 
 class FormAlgebra(Algebra):
-    """The algebra of graded signals: every operation acts on each grade separately.
+    """Adds and multiplies signals whose size contains unknown exponents. A signal is stored as one part for each
+    *grade* (how often each unknown occurs), and every operation acts on each grade separately.
 
     Args:
         ray: rate of each axis.
         indices: axis of each index.
         names: names of the unknowns; the grade counts the factors n^-x of each unknown x.
-        tracked: as for ``KernelStore``.
-        max_grades: maximum number of grades of a product; None for no limit.
-        centred_axes: as for ``KernelStore``.
+        tracked: indices that monomials keep although their axis does not grow, as for ``KernelStore``.
+        max_grades: maximum number of grades of a product; a product with more raises ``Exhausted``. None for no limit.
+        centred_axes: axes along which ``subtract_mean`` may be called, as for ``KernelStore``.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class FormAlgebra(Algebra):
         return GradedSignal(s.indices, {grade: s})
 
     def bound_by_unknown(self, indices: str, unknown: str) -> Signal:
-        """Returns an unknown signal of which only an upper bound is known: its size is at most n^-x for the given
-        unknown x."""
+        """Returns a signal of which nothing is known but an upper bound: its size is at most n^-x, where x is the given
+        unknown exponent."""
         grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
         live = self.drop_fixed(indices)
         return GradedSignal(live, {grade: Signal(live, {}, tail_bound=inner)})
@@ -129,9 +130,11 @@ class FormAlgebra(Algebra):
         return GradedSignal(s.indices, parts)
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Returns a signal in which only a bound is kept on those terms that remain when others sum to zero.
+        """Returns a signal with less information about terms that sum to zero over an index: of the signal without
+        these terms (``Signal.without_centred``), only a bound on its size is kept.
 
-        The base class forgets these terms altogether, but here all grades must stay known.
+        The base class drops this information altogether, but here all grades (ways in which unknown exponents occur)
+        must stay known.
         """
         parts = dict[int, Signal]()
         for g, x in _get_grades(s).items():
@@ -183,13 +186,15 @@ class FormAlgebra(Algebra):
         return GradedSignal(out, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def bound_grades(self, s: Signal) -> GradeSizes:
-        """Returns, for each grade of a signal, the size of its part (None if unknown) and an upper bound on it, as
-        packed exponents. Parts that are exactly zero have no entry."""
+        """Returns, for each way in which unknown exponents occur in a signal (its grades), the size of this part (None
+        if unknown) and an upper bound on it, as exponents of n packed into integers without the unknowns. Parts that
+        are exactly zero have no entry."""
         sizes = {g: (self.rms(x), self.upper_bound(x)) for g, x in _get_grades(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bound_size(self, s: Signal) -> Bounds:
-        """Returns formulas that bound the size of a signal from below and from above at every parameter point."""
+        """Returns formulas that bound the size of a signal from below and from above, whatever the values of the
+        unknown exponents are."""
         sizes = self.bound_grades(s).items()
         return Bounds(
             tuple(self.to_form(g, low) for g, (low, _) in sizes if low is not None),
@@ -197,11 +202,11 @@ class FormAlgebra(Algebra):
         )
 
     def to_form(self, grade: int, packed: int) -> Form:
-        """Returns the formula of a size.
+        """Returns the formula of a size, as a power of each axis and how often each unknown exponent occurs.
 
         Args:
             grade: how often each unknown occurs in the size, stored as one integer.
-            packed: the other factors of the size, as a packed exponent.
+            packed: the other factors of the size, as an exponent of n packed into an integer.
         """
         counts = []
         for name in self.unknown_names:
@@ -216,7 +221,8 @@ class FormAlgebra(Algebra):
 
 
 def split_grade(packed: int) -> tuple[int, int]:
-    """Splits an integer ``grade * _INNER + size`` into the grade and the packed exponent."""
+    """Splits a size that is stored as ``grade * _INNER + rest`` into (grade, rest). The grade says how often each
+    unknown exponent occurs, and the rest is an exponent of n without unknowns, packed into an integer."""
     inner = (packed + _INNER // 2) % _INNER - _INNER // 2
     return (packed - inner) // _INNER, inner
 

@@ -50,16 +50,17 @@ MAX_CACHED = 2**15
 
 
 class Kernel(NamedTuple):
-    """A Wick monomial: unmatched leaves over index classes 0, 1, ... in canonical numbering. Equal monomials are equal
-    tuples.
+    """A Wick monomial: a product of Gaussian tensors (*leaves*), as a tuple. Indices that must be equal form an *index
+    class*; classes are numbered 0, 1, ... in a canonical way, so that equal monomials are equal tuples.
 
     Example: ``h[a] = sum_b W[a,b] x[b]`` is ``Kernel(("N", "N"), (0,), (("W", (0, 1)), ("x", (1,))))``.
 
     Attributes:
         class_axes: axis of each class.
-        open_classes: class of each open index, in the order of the signal's indices; a repeated class is a Kronecker
-            delta.
-        leaves: sorted leaves. A class that is not open is summed; every summed class is touched by a leaf.
+        open_classes: class of each open index (index of the result), in the order of the signal's indices; a repeated
+            class is a Kronecker delta.
+        leaves: the tensors as (name, class of each index), sorted. A class that is not open is summed; every summed
+            class occurs in a leaf.
     """
 
     class_axes: tuple[str, ...]
@@ -78,7 +79,8 @@ class Kernel(NamedTuple):
         return tuple(self.class_axes[c] for k, c in enumerate(self.open_classes) if c in self.open_classes[:k])
 
     def leaves_along(self, at: int) -> tuple[Leaf, ...]:
-        """Returns the leaves that vary along the open index at position ``at``, without indicators."""
+        """Returns the leaves (tensors in the monomial) that have the open index at position ``at``, except those that
+        stand for 0/1 masks or fixed numbers."""
         return tuple(
             leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.open_classes[at] in leaf[1]
         )
@@ -86,7 +88,8 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Describes how the open indices of two factors are connected in a product. Each index has an integer label.
+    """Describes which indices of two factors are identified and summed in a product. Each open index (index of a factor
+    or of the result) has an integer label.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
     is a matrix times a vector.
@@ -125,25 +128,26 @@ was subtracted."""
 
 
 def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
-    """Returns the monomial with one leaf.
+    """Returns the monomial that consists of a single tensor.
 
     Args:
         name: the initial tensor.
-        axes: axis of each open index.
-        indices: positions of the open indices along which the tensor varies; one that all experts share does not vary
-            along the expert index.
+        axes: axis of each index of the tensor.
+        indices: positions of the indices along which the tensor varies; one that all experts share does not vary along
+            the expert index.
     """
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """One way to pair the leaves of two monomials in their product.
+    """One way to pair the leaves (Gaussian tensors) of a monomial with those of another one in their product. By Wick's
+    theorem, each way yields one monomial of the product.
 
     Attributes:
-        roots: for each index class, the class that it was merged into.
-        leaves: unmatched leaves with their classes.
-        pairs: matched leaves (left, right) with their classes.
+        roots: for each index class (indices that must be equal), the class that it was merged into.
+        leaves: unmatched leaves, as (name, class of each index).
+        pairs: matched leaves (left, right), each as (name, class of each index).
     """
 
     roots: list[int]
@@ -152,13 +156,14 @@ class Matching:
 
 
 class KernelProduct(NamedTuple):
-    """The monomials in a product of two monomials.
+    """The product of two monomials, as a list of monomials.
 
     Attributes:
-        terms: distinct pairs (monomial, axes of the indices summed coherently), in the order of the search.
-        omitted_bound: largest exponent that a matching omitted because of ``slack`` could reach, relative to the
-            Cauchy-Schwarz bound; None if nothing was omitted.
-        nodes: number of search nodes.
+        terms: distinct pairs (monomial, axes of the indices summed coherently), in the order of the search. A sum is
+            coherent if it runs over an index that no remaining leaf has; it multiplies by the whole dimension.
+        omitted_bound: upper bound on the size of monomials omitted because of ``slack``, relative to the Cauchy-Schwarz
+            bound; None if none was omitted.
+        nodes: number of nodes that the search visited.
     """
 
     terms: tuple[tuple[Kernel, tuple[str, ...]], ...]
@@ -174,23 +179,23 @@ def multiply(
     slack: int | None = None,
     limit: int | None = None,
 ) -> KernelProduct:
-    """Multiplies two Wick monomials. Returns all monomials of ``a * b``, each with the axes of the sums that became
-    coherent.
+    """Multiplies two Wick monomials. Returns all monomials of ``a * b``, each with the axes of the indices that are
+    summed coherently, that is, over which the monomial no longer varies.
 
-    Law: :A: :B: = sum over matchings of leaves of A with leaves of B of the same name; inside A and inside B, matching
-    is already done. A class that no unmatched leaf touches is summed coherently (law of large numbers, weight 1) and
-    leaves the monomial. Two leaves with the same name and the same index classes are always matched, because a matching
-    that leaves them unmatched is never larger. The exception is an index of theirs along which a mean is subtracted:
-    A_i A_i is a constant and a fluctuation, and the fluctuation remains. Source: Wick's theorem for products of Wick
-    powers (normal-ordered polynomials).
+    Law: :A: :B: = sum over all ways to match leaves (tensors) of A with leaves of B of the same name; inside A and
+    inside B, matching is already done. A class that no unmatched leaf has is summed coherently (law of large numbers,
+    weight 1) and leaves the monomial. Two leaves with the same name and the same index classes are always matched,
+    because leaving them unmatched never gives a larger result. The exception is an index of theirs along which a mean
+    is subtracted: A_i A_i is a constant and a fluctuation, and the fluctuation remains. Source: Wick's theorem for
+    products of Wick powers (normal-ordered polynomials).
 
     Args:
         a: the left monomial.
         b: the right monomial.
         contraction: how their open indices are connected.
-        half_weights: half the exponent of each axis's dimension, in integer units.
+        half_weights: half the exponent of n of each axis's dimension, in integer units.
         slack: monomials whose size is more than this below the Cauchy-Schwarz bound are omitted; None keeps all.
-        limit: maximum number of search nodes; None for no limit.
+        limit: maximum number of nodes that the search may visit; None for no limit.
 
     Raises:
         Exhausted: the limit is exceeded.
@@ -211,17 +216,17 @@ def find_matching(
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
-    """Finds a matching of the leaves of two monomials that yields a wanted monomial of their product.
+    """Finds a way to match the leaves (tensors) of two monomials that yields a wanted monomial of their product.
 
-    Classes of ``b`` are numbered after those of ``a``.
+    Index classes of ``b`` are numbered after those of ``a`` in the result.
 
     Args:
         a: the left monomial.
         b: the right monomial.
         contraction: how their open indices are connected.
-        half_weights: half the exponent of each axis's dimension, in integer units.
+        half_weights: half the exponent of n of each axis's dimension, in integer units.
         slack: how far below the Cauchy-Schwarz bound the search goes.
-        wanted: tests a monomial and the axes of the indices summed coherently.
+        wanted: tests whether a monomial, with the axes of the indices summed coherently, is the wanted one.
 
     Raises:
         LookupError: no matching within ``slack`` yields such a monomial.
@@ -236,22 +241,22 @@ def find_matching(
 
 
 class _ProductSetup:
-    """A product of two monomials, prepared for the search for matchings.
+    """A product of two monomials, prepared for the search for ways to match their leaves (tensors).
 
     Attributes:
-        class_axes: axis of each class; those of the right monomial are numbered after those of the left one.
+        class_axes: axis of each index class; those of the right monomial are numbered after those of the left one.
         open_classes: class of each open index of the result.
         cauchy_schwarz: the Cauchy-Schwarz bound: rms(a) + rms(b) + the full dimension of every summed label, without
             coefficients.
-        start: the contracted product before anything is matched.
+        start: the state of the search in which no leaf is matched yet.
         leaves: leaves that may be matched, those of the left monomial first.
         left_count: number of these in the left monomial.
-        without_partner: leaves whose name the other monomial lacks.
+        without_partner: leaves whose name does not occur in the other monomial; they stay unmatched.
         all_leaves: ``leaves``, then ``without_partner``.
         identical_pairs: left and right leaves with the same name and classes, which are always matched.
-        indicators: leaves that stand for indicators or constants.
-        exchanges: interchangeable leaves; None if there are none.
-        search: the search.
+        indicators: leaves that stand for 0/1 masks (indicators) or fixed numbers (constants) and are never matched.
+        exchanges: tells which leaves are interchangeable; None if none are.
+        search: the search, which has not started yet.
     """
 
     def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half_weights: Mapping[str, int]) -> None:
@@ -299,8 +304,9 @@ class _ProductSetup:
         self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
     def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
-        """Sorts the leaves of both monomials into indicators, pairs that are always matched, leaves that may be
-        matched, and leaves whose name the other monomial lacks."""
+        """Sorts the leaves (tensors) of both monomials into those that are never matched (masks and fixed numbers),
+        pairs that are always matched, leaves that may be matched, and leaves whose name the other monomial does not
+        have. Sets the attributes that hold them."""
         count = len(a.leaves)
         leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
         self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
@@ -339,12 +345,13 @@ class _ProductSetup:
             )
 
     def unmatched_leaves(self, m: PartialMatching) -> list[Leaf]:
-        """Returns the leaves that a matching leaves unmatched, without indicators."""
+        """Returns the leaves that stay unmatched in a complete matching, without those that stand for masks or fixed
+        numbers."""
         return self.without_partner + [leaf for k, leaf in enumerate(self.leaves) if m.unmatched >> k & 1]
 
     def canonicalise_matching(self, m: PartialMatching) -> tuple[Kernel, tuple[str, ...]]:
-        """Returns the monomial that results from a matching, and the axes of the index classes that no leaf touches any
-        more. These are summed coherently (weight 1)."""
+        """Returns the monomial that results from a complete matching, in canonical form, and the axes of those index
+        classes that no remaining leaf has. Sums over these are coherent (weight 1)."""
         roots, axes, all_leaves, touching = m.roots, self.class_axes, self.all_leaves, m.touching
         unmatched = m.unmatched | (1 << len(all_leaves)) - (1 << len(self.leaves))
         if self.indicators:
@@ -388,20 +395,21 @@ class _ProductSetup:
 
     @staticmethod
     def merge_leaf(leaf: Leaf, roots: list[int]) -> Leaf:
-        """Returns a leaf with each class replaced by the one that it was merged into."""
+        """Returns a leaf (name, index classes) with each class replaced by the one that it was merged into,
+        ``roots[class]``."""
         return leaf[0], tuple([roots[c] for c in leaf[1]])
 
 
 def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
-    """Returns the indicators and constants that a monomial keeps after the product.
+    """Returns the indicators (0/1 masks) and constants (fixed numbers) that remain in a monomial after a product.
 
-    Equal indicators count once. An indicator is dropped if one of its classes is summed coherently. Constants keep
-    their powers, and summing a constant over some of its indices gives another constant along the rest: ``sum_a
+    Equal indicators count once. An indicator is dropped if one of its index classes is summed coherently. Constants
+    keep their powers, and summing a constant over some of its indices gives another constant along the rest: ``sum_a
     C[b,a]`` depends on ``b``.
 
     Args:
-        indicators: indicators and constants.
-        live: classes that are open, or that an unmatched leaf touches.
+        indicators: the indicators and constants of both factors.
+        live: index classes that are open, or that an unmatched leaf has.
     """
     kept: list[Leaf] = []
     for name, classes in indicators:
@@ -420,13 +428,15 @@ def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
 
 @lru_cache(MAX_CACHED)
 def _intern_kernel(axes: tuple[str, ...], open_classes: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
-    """Returns the monomial with these components. Equal arguments return the same object."""
+    """Returns the monomial with these components. Calls with equal arguments return the same object."""
     return Kernel(*join_components(axes, open_classes, parts))
 
 
 @lru_cache(MAX_CACHED)
 def find_exchangeable(kernel: Kernel) -> Exchanges:
-    """Finds the interchangeable leaves of a monomial: those of isomorphic components that share only open classes."""
+    """Finds out which leaves (tensors) of a monomial can be exchanged without changing it. They stand at the same
+    positions of equal components, that is, of groups of leaves that are connected by summed indices: in ``(sum_b W[a,b]
+    x[b]) (sum_c W[a,c] x[c])``, the two W and the two x."""
     number = number_open(kernel.open_classes)
     where: dict[Leaf, list[int]] = {}
     for k, leaf in enumerate(kernel.leaves):

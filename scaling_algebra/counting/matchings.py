@@ -16,8 +16,8 @@ class Exhausted(Exception):
     """Raised when a computation exceeds its work limit, so that the answer is undecided.
 
     Attributes:
-        needed: what failed, as (key of the outermost result that could not be computed, keys of all results that it
-            needed, their work).
+        needed: what the cache of results knows about the failure: (key of the outermost result that could not be
+            computed, keys of all results that this one needed, the work for them).
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Describes which leaves are interchangeable: those at the same position of isomorphic components.
+    """Describes which leaves (tensors) of a monomial are interchangeable. A *component* is a group of leaves connected
+    by summed indices; leaves at the same position of isomorphic components are interchangeable.
 
     Attributes:
         components: component of each leaf.
@@ -41,23 +42,27 @@ class Exchanges:
 
 
 class PartialMatching:
-    """A matching in which some leaves are still undecided, and the index classes that result from it.
+    """A state of the search for ways to match the leaves (tensors) of two monomials in their product: some leaves are
+    matched, some stay unmatched, the others are undecided.
 
-    Matching two leaves merges their classes. A merged class weighs at most what its classes weighed (1/2 each, 1 for a
-    contracted pair), at most 1, and 1/2 once an unmatched leaf touches it. Open classes weigh nothing; merging two of
-    them costs 1/2.
+    Matching two leaves merges their index classes (indices that must be equal). A class weighs 1/2 if its sum is random
+    and 1 if it is coherent, that is, if no unmatched leaf has it; the weight times its dimension's exponent is its
+    share of the size. A merged class weighs at most what its parts weighed (1/2 each, 1 for an index that the product
+    sums), at most 1, and at most 1/2 once an unmatched leaf has it. Open classes weigh nothing; merging two of them
+    costs 1/2.
 
     Attributes:
         roots: for each class, the class that it was merged into.
         weight: weight of each class from its parts, in halves; for an open class, 1 minus the number of its open
             indices.
-        max_weight: largest weight that each class may have, in halves: 2, or 1 if an unmatched leaf touches it, or 0 if
-            it is open.
+        max_weight: largest weight that each class may have, in halves: 2, or 1 if an unmatched leaf has it, or 0 if it
+            is open.
         upper_bound: upper bound on the size of every matching that extends this one; exact once all leaves are decided.
-        touching: for each class the leaves that touch it, as a bit mask.
+        touching: for each class the leaves that have it, as a bit mask.
         undecided: undecided leaves, as a bit mask.
         unmatched: leaves decided to stay unmatched, as a bit mask.
-        kinds: kind of each component, as in ``Exchanges``, with the places that were decided to stay unmatched.
+        kinds: kind of each component, as in ``Exchanges``, combined with the places of its leaves that were decided to
+            stay unmatched, since these decisions tell components apart.
         pairs: matched leaves (left, right).
     """
 
@@ -86,22 +91,25 @@ class PartialMatching:
 
 
 class MatchingSearch:
-    """Finds all matchings of left leaves with right leaves of the same name, up to exchanges of isomorphic components.
+    """Finds all ways to match left leaves with right leaves (tensors in two monomials) of the same name. Of matchings
+    that differ only by an exchange of interchangeable leaves, it finds one.
 
-    A matching that leaves two leaves with the same name and classes unmatched is never larger than the one that matches
-    them. It is omitted unless they have a class along which a mean may be subtracted (``centred``).
+    A matching that leaves a left and a right leaf of the same name and index classes unmatched is never larger than the
+    one that matches them. It is omitted unless these leaves have a class along which a mean may be subtracted
+    (``centred``).
 
     Args:
-        half_weights: half the exponent of each class's dimension.
+        half_weights: half the exponent of n of each index class's dimension, in integer units.
         is_active: whether each class is an index of active experts.
         leaves: left leaves, then right leaves.
         left_count: number of left leaves.
-        exchanges: interchangeable leaves; None if there are none.
+        exchanges: tells which leaves are interchangeable; None if none are.
         centred: classes along which a mean may be subtracted later.
 
     Attributes:
         matchings: the matchings that were found.
-        omitted_bound: upper bound on the size of those below the floor; None if there are none.
+        omitted_bound: upper bound on the size of matchings that were omitted because they are smaller than asked for;
+            None if none was omitted.
         nodes_visited: number of partial and complete matchings visited.
     """
 
@@ -128,12 +136,12 @@ class MatchingSearch:
         self.nodes_visited = 0
 
     def search(self, start: PartialMatching, floor: int | None, limit: int | None) -> None:
-        """Collects the matchings whose size is at least ``floor`` in ``matchings``.
+        """Searches for the matchings whose size is at least ``floor``, and appends them to ``matchings``.
 
         Args:
-            start: the partial matching to extend.
+            start: the state to start from, in which some leaves may already be matched.
             floor: smallest size; None for all matchings.
-            limit: maximum number of nodes; None for no limit.
+            limit: maximum number of nodes (states) to visit; None for no limit.
 
         Raises:
             Exhausted: the limit is exceeded.
@@ -159,8 +167,8 @@ class MatchingSearch:
         self.matchings.reverse()  # matchings with a leaf matched come before those without
 
     def _exclude_pairs(self, start: PartialMatching) -> bool:
-        """Excludes pairs of leaves whose matching would make the size too small (below the floor), and leaves those
-        without any other partner unmatched.
+        """Excludes pairs of leaves whose matching would make the size smaller than the floor (the smallest size asked
+        for). Leaves without any other partner are decided to stay unmatched.
 
         Returns:
             Whether a matching that extends the result can still reach the floor.
@@ -183,8 +191,8 @@ class MatchingSearch:
                 return False
 
     def _push_matches(self, partial: PartialMatching, x: int, stack: list[PartialMatching]) -> None:
-        """Pushes the partial matchings in which leaf ``x`` is matched onto the stack, one for each essentially
-        different partner."""
+        """Pushes the states in which the leaf ``x`` is matched onto the stack, one state for each partner. Of
+        interchangeable partners only one is used."""
         exchanges = self.exchanges
         tried = set()
         for y in iterate_bits(self.candidates[x] & partial.undecided):
@@ -199,10 +207,11 @@ class MatchingSearch:
                     stack.append(after)
 
     def _pair_may_fit(self, partial: PartialMatching, x: int, y: int) -> bool:
-        """Tests quickly whether matching leaves ``x`` and ``y`` may give a size that reaches the floor.
+        """Tests quickly whether matching leaves ``x`` and ``y`` may give a size that reaches the floor (the smallest
+        size asked for).
 
-        It cannot if merging a single pair of their classes loses too much. Always True if a matching below the floor
-        may be larger than all that were excluded so far, so that ``omitted_bound`` is correct.
+        It cannot if merging a single pair of their index classes loses too much. The result is always True while an
+        excluded matching could be larger than all matchings excluded so far, so that ``omitted_bound`` is correct.
         """
         floor, cut = self.floor, self.omitted_bound
         if floor is None or cut is None:
@@ -223,8 +232,8 @@ class MatchingSearch:
         return True
 
     def _choose_leaf(self, partial: PartialMatching) -> int:
-        """Chooses the leaf to decide next: of those that touch a class which may still weigh 1, the one with the
-        fewest partners."""
+        """Chooses the leaf to decide next: of those with an index class that may still be summed coherently (weight 1),
+        the one with the fewest partners."""
         hot, undecided = 0, partial.undecided
         half_weights, weight, touching = self.half_weights, partial.weight, partial.touching
         for r, max_weight in enumerate(partial.max_weight):
@@ -243,7 +252,8 @@ class MatchingSearch:
         return best
 
     def _try_match(self, partial: PartialMatching, x: int, y: int) -> PartialMatching | None:
-        """Returns the partial matching with leaves ``x`` and ``y`` matched, too; None if it falls below the floor."""
+        """Returns the state in which leaves ``x`` and ``y`` are matched as well; None if its size falls below the floor
+        (the smallest size asked for)."""
         roots, bound, half_weights = partial.roots, partial.upper_bound, self.half_weights
         weight, max_weight = partial.weight.copy(), partial.max_weight.copy()
         touching = partial.touching.copy()
@@ -286,10 +296,10 @@ class MatchingSearch:
         return after if not alone or self._leave_unmatched(after, alone) else None
 
     def _find_copies(self, partial: PartialMatching, x: int) -> int:
-        """Returns a leaf and all undecided leaves that it is interchangeable with, as a bit mask.
+        """Returns a leaf and all undecided leaves that are interchangeable with it, as a bit mask.
 
-        If the leaf is to stay unmatched, all of these may stay unmatched, too, since exchanging them gives the same
-        monomials.
+        If a leaf is to stay unmatched, all of these may stay unmatched, too: matching one of them instead is the same
+        up to an exchange, and was tried before.
         """
         exchanges = self.exchanges
         if exchanges is None or partial.kinds[exchanges.components[x]] < 0:
@@ -301,14 +311,14 @@ class MatchingSearch:
         return copies
 
     def _leave_unmatched(self, partial: PartialMatching, leaves: int) -> bool:
-        """Decides, in place, that some leaves stay unmatched, and with them those that have no other partner.
+        """Decides, in place, that some leaves stay unmatched, and with them those leaves that have no other partner.
 
         Args:
             partial: the partial matching to change.
             leaves: the leaves, as a bit mask.
 
         Returns:
-            Whether the result can still reach the floor.
+            Whether the size can still reach the floor (the smallest size asked for).
         """
         exchanges, roots, max_weight = self.exchanges, partial.roots, partial.max_weight
         while leaves:
@@ -332,8 +342,8 @@ class MatchingSearch:
         return self._reaches_floor(partial.upper_bound)
 
     def _reaches_floor(self, bound: int) -> bool:
-        """Tests whether an upper bound on a size is at least the floor. If it is not, the matching is omitted, and
-        ``omitted_bound`` is raised to the bound."""
+        """Tests whether an upper bound on the size of a matching is at least the floor (the smallest size asked for).
+        If it is not, the matching is omitted, and ``omitted_bound`` is raised to the bound."""
         if self.floor is not None and bound < self.floor:
             if self.omitted_bound is None or bound > self.omitted_bound:
                 self.omitted_bound = bound
@@ -341,8 +351,8 @@ class MatchingSearch:
         return True
 
     def _is_dominated(self, partial: PartialMatching) -> bool:
-        """Tests whether a matching leaves two leaves with the same name and classes unmatched, a left and a right one,
-        so that another one is at least as large."""
+        """Tests whether another matching is at least as large: a left and a right leaf with the same name and index
+        classes are unmatched in the given one, and could be matched."""
         roots = partial.roots
         centred = {roots[c] for c in self.centred}
         for x in iterate_bits(partial.unmatched & (1 << self.left_count) - 1):
@@ -355,10 +365,11 @@ class MatchingSearch:
 
 
 def merge_weights(weight: int, max_weight: int, other: int, other_max: int) -> tuple[int, int]:
-    """Returns the weight of the class that results from merging two classes of weights ``weight`` and ``other``.
+    """Returns the weight of an index class that results from merging two classes. A class weighs 1/2 if it is summed
+    with random signs, 1 if coherently, and 0 if it is an index of the result.
 
     Returns:
-        Weight and maximum weight of the merged class, in halves.
+        The weight of the merged class, and the largest weight that it may have, both in halves.
     """
     if max_weight and other_max:
         return weight + other, min(max_weight, other_max)
@@ -368,12 +379,13 @@ def merge_weights(weight: int, max_weight: int, other: int, other_max: int) -> t
 
 
 def iterate_bits(mask: int) -> Iterator[int]:
-    """Yields the positions of the bits of a number."""
+    """Yields the positions of the bits that are 1 in a number: ``0b1010`` -> 1, 3."""
     while mask:
         yield (mask & -mask).bit_length() - 1
         mask &= mask - 1
 
 
 def merge_roots(roots: list[int], kept: int, gone: int) -> list[int]:
-    """Returns the root of each class after the class ``gone`` is merged into ``kept``."""
+    """Returns, for each index class, the class that it is merged into, after the class ``gone`` is merged into
+    ``kept``."""
     return [kept if r == gone else r for r in roots]

@@ -29,13 +29,14 @@ _NEGATIVE = 1 << FIELD - 1
 
 
 class Packing:
-    """Packs exponents of n, together with the formulas they are the values of, into integers, and unpacks them. It is
-    made for one ray and one list of unknowns.
+    """Packs an exponent of n, together with the formula that it is the value of, into one integer, and unpacks it
+    again. On the ray N = n, the exponent -1/2 may have the formula N^(-1/2) or N^0 n^-c with c = 1/2. An instance is
+    made for one ray and one list of unknown exponents.
 
     Attributes:
         ray: rate of each axis.
-        unknowns: names of the unknowns.
-        stored_axes: axes whose powers are stored.
+        unknowns: names of the unknown exponents.
+        stored_axes: axes whose powers a formula may contain.
     """
 
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
@@ -57,7 +58,7 @@ class Packing:
         Args:
             value: the exponent of n on the ray.
             axes: power of each axis in the formula, a multiple of 1/2.
-            unknowns: how often each unknown occurs in the formula.
+            unknowns: how often each unknown exponent occurs in the formula.
 
         Raises:
             UsageError: the exponent is not a multiple of the smallest representable one.
@@ -75,24 +76,25 @@ class Packing:
         return packed - (sum(map(abs, unknowns.values())) << self._shift - FIELD)
 
     def pack_powers(self, axes: Mapping[str, Fraction | int]) -> int:
-        """Packs the exponent of a product of powers of the axes, such as ``{"N": 1, "M": Fraction(-1, 2)}``."""
+        """Packs the exponent that a product of powers of the axes, such as ``{"N": 1, "M": Fraction(-1, 2)}``, has on
+        the ray, together with these powers, into one integer."""
         return self.pack(Power.of(axes).on(self.ray), axes, {})
 
     def exponent(self, packed: int) -> Fraction:
-        """Returns the exponent of n on the ray that a packed exponent stores."""
+        """Returns the exponent of n on the ray that is stored in ``packed``, an integer made by ``pack``."""
         whole = self.units(packed)  # as a dictionary key; a packed exponent of a deep network takes kilobytes
         if whole not in self._values:
             self._values[whole] = Fraction(whole * self._unit.denominator, self._unit.numerator)
         return self._values[whole]
 
     def units(self, packed: int) -> int:
-        """Returns the exponent of n on the ray as an integer multiple of the smallest representable exponent. Integers
-        are cheaper to compare than fractions."""
+        """Returns the exponent of n that is stored in ``packed``, as an integer multiple of the smallest representable
+        exponent. Integers are cheaper to compare than fractions."""
         return (packed >> self._shift - 1) + 1 >> 1
 
     def form(self, packed: int) -> Form:
-        """Returns the formula stored in a packed exponent: a product of powers of the axes, and how often each unknown
-        occurs."""
+        """Returns the formula that is stored in ``packed``, an integer made by ``pack``: a power of each axis, and how
+        often each unknown exponent occurs."""
         if packed not in self._forms:
             self._forms[packed] = self._unpack_form(packed)
         return self._forms[packed]

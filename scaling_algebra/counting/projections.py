@@ -13,7 +13,8 @@ from .signals import Scalar, Signal, larger_size
 
 
 def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
-    """Marks the monomials that two signals share as upper bounds only, because they may cancel in later products.
+    """Marks the monomials that two signals have in common as upper bounds only, because they may cancel in later
+    products.
 
     Args:
         algebra: the algebra.
@@ -34,7 +35,8 @@ def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
 
 
 def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
-    """Replaces the random part of a signal whose indices do not grow by unknown numbers of the same size.
+    """Replaces the random part of a signal that consists of finitely many numbers (none of its indices grows) by
+    unknown numbers of the same size.
 
     Law: the signal consists of a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c)
     rms(Y) (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each monomial of c Y from above.
@@ -50,11 +52,11 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
 
 
 def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
-    """Finds a lower bound on the size of ``s`` after each of its entries loses a random multiple of the same entry of
-    ``other``.
+    """Finds a lower bound on the size that ``s`` has left after a random multiple of ``other`` is subtracted, entry by
+    entry.
 
     Returns:
-        ``s`` with ``lower_bound`` set to the size of its monomials that cannot belong to such a multiple.
+        ``s`` with ``lower_bound`` set to the size of those monomials that cannot be part of such a multiple.
     """
     removable = select_multiples(algebra, s, other).terms.keys() - other.terms.keys()
     size = algebra.rms(s.replace(terms={k: e for k, e in s.terms.items() if k not in removable}, lower_bound=None))
@@ -62,10 +64,9 @@ def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
 
 
 def select_multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
-    """Returns the part of ``s`` that may be a random multiple of ``of``.
+    """Returns the monomials of ``s`` that may belong to a random multiple of the signal ``of``.
 
-    Its monomials contain all leaves of some monomial of ``of``: ``A B x`` may be a multiple of ``B x``, ``A x`` may
-    not.
+    They contain all tensors of some monomial of ``of``: ``A B x`` may be a multiple of ``B x``, but ``A x`` may not.
     """
     names = [Counter(name for name, _ in algebra.kernels[k].leaves) for k in of.terms]
 
@@ -102,14 +103,15 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
 
 def may_outgrow(algebra: Algebra, s: Signal, by: Signal) -> bool:
-    """Tests whether ``s`` contains the leading monomial of ``by`` with a coefficient at least as large as in ``by``."""
+    """Tests whether ``s`` contains the largest monomial of ``by``, with a coefficient at least as large as in ``by``.
+    If ``s`` is the change of ``by``, their sum may then point in the opposite direction."""
     pivot = _find_pivot(algebra, s, by)
     return pivot is not None and algebra.exponent(s.terms[pivot]) >= algebra.exponent(by.terms[pivot])
 
 
 def _find_pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
-    """Returns a leading monomial of ``by`` that ``s`` contains, the one with the fewest learning rates; None if there
-    is none."""
+    """Returns the id of a monomial that is the largest one of ``by`` and occurs in ``s``, too; None if there is none.
+    Of several, only those with the fewest learning rates are considered."""
     leading = algebra.find_leading(by)
     order = min((algebra.count_rates(by.terms[k]) for k in leading), default=0)
     return next((k for k in leading if k in s.terms and algebra.count_rates(by.terms[k]) == order), None)

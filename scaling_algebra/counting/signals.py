@@ -17,8 +17,8 @@ class Scalar(NamedTuple):
 
     Attributes:
         label: name of the factor in explanations.
-        size: exponent of n of the factor, packed into an integer.
-        certain: whether that exponent is certified; if False, it is only an upper bound.
+        size: exponent of n of the factor, packed into an integer together with its formula.
+        certain: True if that exponent is certified; False if it is only an upper bound.
     """
 
     label: str
@@ -27,11 +27,11 @@ class Scalar(NamedTuple):
 
 
 class EntrySize(NamedTuple):
-    """The size of the entries of a tensor that is not formed explicitly, such as the outer product of two signals.
+    """The size of the entries of a tensor that is not computed explicitly, such as the outer product of two signals.
 
     Attributes:
         packed: exponent of n of the root-mean-square, packed into an integer; None if the entries are exactly zero.
-        certain: whether that exponent is certified.
+        certain: True if that exponent is certified.
     """
 
     packed: int | None
@@ -44,12 +44,12 @@ Rule: TypeAlias = Literal[
 
 
 class Provenance:
-    """The operation that computed a signal. It is used for explanations (``monomials.py``); no size depends on it.
+    """The operation that computed a signal, for explanations (``monomials.py``). No size depends on it.
 
     Attributes:
         rule: the operation, such as ``product``.
-        operands: the signals that it was applied to.
-        scalars: the deterministic factors, if the rule is ``scaled``.
+        operands: the signals that the operation was applied to.
+        scalars: the deterministic factors, if the signal was scaled (rule ``scaled``).
         tag: for a product, its meaning in training, such as ``forward ROLE`` for the inner product of a rank-one update
             of the parameter ROLE with its input; otherwise "".
     """
@@ -64,16 +64,17 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits on the precision and the work of a computation. They are raised until the answer is certified.
+    """Limits on the precision and the work of a computation. Larger and larger budgets are tried until the answer is
+    certified.
 
     Attributes:
         gap: a monomial is dropped if its size is this far below the largest one, in powers of the axis that grows
             fastest.
         max_kernels: maximum number of monomials of a signal. The largest ones are kept, and of equally large ones those
             with the fewest leaves.
-        max_leaves: maximum number of leaves of a monomial.
-        max_nodes: maximum number of search nodes for one product of two signals.
-        max_total_nodes: maximum number of search nodes for one query, that is, for the size of one quantity.
+        max_leaves: maximum number of tensors that are multiplied in a monomial.
+        max_nodes: maximum number of nodes that the search for one product of two signals may visit.
+        max_total_nodes: maximum number of search nodes for the size of one quantity.
         keeps_all: True to drop nothing, and to raise ``Exhausted`` for a product that exceeds ``max_nodes``.
         max_doubts: maximum number of monomials of a signal of which only an upper bound is known.
         bounds_inner_products: True to replace an inner product that a norm removes before training by a bound on its
@@ -95,16 +96,17 @@ _OUTSIDE_CONTENT = ("without_centred", "origin", "name", "terms")
 
 
 class Signal:
-    """A random tensor as a linear combination of Wick monomials. Treat it as immutable.
+    """A random tensor as a linear combination of Wick monomials (products of Gaussian tensors). Treat it as immutable.
 
     Example: with ``W`` of std N^-1/2, ``h[a] = sum_b W[a,b] x[b]`` has the indices ``"a"`` and one term: the monomial
-    ``W[a,b] x[b]`` with the packed exponent -1/2 of N.
+    ``W[a,b] x[b]`` with the exponent -1/2 of N as its coefficient.
 
     Attributes:
-        indices: the open indices, such as ``"ik"``; ``KernelStore.indices`` has their axes.
-        terms: packed exponent of each monomial's coefficient, by monomial id. It includes the std of the leaves.
-        tail_bound: upper bound on the root-mean-square of everything that pruning dropped, as a packed exponent; None
-            if nothing was dropped.
+        indices: the indices of the tensor, such as ``"ik"``; ``KernelStore.indices`` has their axes.
+        terms: the coefficient of each monomial, as an exponent of n packed into an integer, by monomial id. It includes
+            the std of the Gaussian tensors.
+        tail_bound: upper bound on the root-mean-square of all terms that were dropped, as an exponent of n packed into
+            an integer; None if none were dropped.
         leaf_indices: indices of the tensor if the signal is a single initial tensor, whose operator norm is known; None
             for any other signal.
         name: name in explanations; empty for intermediate results.
@@ -112,14 +114,14 @@ class Signal:
         constant_along: indices along which the whole signal is constant, dropped terms included.
         without_centred: ``without_centred[x]`` is the signal without the terms that sum to zero over the index x.
             Indices over which no term sums to zero have no entry.
-        lower_bound: lower bound on the root-mean-square, as a packed exponent, if one is known from another argument
-            than the size of the monomials; otherwise None.
-        certified_divisors: whether every size that the signal was divided by is certified.
+        lower_bound: lower bound on the root-mean-square, as an exponent of n packed into an integer, if one is known
+            from another argument than the size of the monomials; otherwise None.
+        certified_divisors: True if every size that the signal was divided by is certified.
         doubt_bound: the part of ``tail_bound`` due to dropped monomials that were only upper bounds.
-        depends_on: the initial tensors that the whole signal is a function of, dropped terms included, as a bit mask
+        depends_on: the initial tensors on which the signal depends, dropped terms included, as a bit mask
             (``KernelStore.tensor_bit``); None if unknown.
-        may_be_nonlinear: whether a monomial may stand for a nonlinear function of its leaves, entry by entry.
-        may_be_signs: whether leaves may stand for signs, whose squares are constant.
+        may_be_nonlinear: True if a monomial may stand for a nonlinear function of its tensors, entry by entry.
+        may_be_signs: True if tensors in a monomial may stand for their signs, whose squares are constant.
     """
 
     __slots__ = (
@@ -159,7 +161,8 @@ class Signal:
 
     @property
     def content(self) -> Hashable:
-        """A hashable value of all attributes that sizes depend on, that is, all but ``name`` and ``origin``."""
+        """A hashable value that contains all attributes on which sizes depend, that is, all but ``name`` and
+        ``origin``. Signals with equal contents are interchangeable in a computation."""
         own = tuple(getattr(self, x) for x in Signal.__slots__ if x not in _OUTSIDE_CONTENT)
         return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.without_centred.items())
 
@@ -182,13 +185,13 @@ class Signal:
         return copy
 
     def derive(self, rule: Rule, *scalars: Scalar, **changes: Any) -> Signal:
-        """Returns a copy with changed attributes, which records this signal and ``rule`` as its origin. It no longer
-        counts as an initial tensor."""
+        """Returns a copy with the attributes ``changes``, which records as its origin that the operation ``rule`` was
+        applied to this signal. The copy no longer counts as an initial tensor."""
         changes = {"leaf_indices": None, **changes}
         return self.replace(origin=Provenance(rule, (self,), scalars), **changes)
 
 
 def larger_size(a: int | None, b: int | None) -> int | None:
-    """Returns the larger of two packed exponents. None stands for the size of an exactly zero signal, so it is smaller
-    than any other."""
+    """Returns the larger of two sizes, given as exponents of n packed into integers. None stands for the size of a
+    signal that is exactly zero, so it is smaller than any other."""
     return b if a is None else a if b is None or a >= b else b

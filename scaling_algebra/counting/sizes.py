@@ -15,17 +15,18 @@ from .store import KernelStore
 
 
 class SignalSizes(KernelStore):
-    """Computes sizes of signals from their Wick monomials, as packed exponents."""
+    """Computes sizes of signals from the monomials that they consist of. A size is an exponent of n, packed into an
+    integer together with its formula."""
 
     def rms(self, s: Signal) -> int | None:
-        """Returns the size of a signal: the exponent of its root-mean-square over entries and initialisation, packed
-        into an integer.
+        """Returns the size of a signal: the exponent of n of its root-mean-square over entries and initialisation,
+        packed into an integer.
 
-        It is that of the largest monomial that is not merely an upper bound, or ``Signal.lower_bound`` if that is
-        larger; None if there is neither.
+        It is that of the largest monomial, or ``Signal.lower_bound`` if that is larger. Monomials of which only an
+        upper bound is known do not count; None if there are no others and no lower bound.
 
-        Law: a monomial has weight 1/2 per summed class and -1/2 per repeated open class. Source: the half-weight rule,
-        tested against the Wick sum in tests/engine/test_half_weight.py.
+        Law: a monomial has weight 1/2 for each summed index class and -1/2 for each open index that repeats the class
+        of another. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.lower_bound
         for k, e in s.terms.items():
@@ -34,8 +35,8 @@ class SignalSizes(KernelStore):
         return largest
 
     def upper_bound(self, s: Signal) -> int | None:
-        """Returns an upper bound on the root-mean-square of a signal, as a packed exponent; None if the signal is
-        exactly zero.
+        """Returns an upper bound on the root-mean-square of a signal, as an exponent of n packed into an integer; None
+        if the signal is exactly zero.
 
         Unlike ``rms``, it includes dropped monomials and those of which only an upper bound is known.
         """
@@ -46,15 +47,15 @@ class SignalSizes(KernelStore):
         return largest
 
     def is_certified(self, s: Signal) -> bool:
-        """Tests whether ``rms`` is exact: it is a lower bound, and no dropped monomial or mere upper bound is
-        larger."""
+        """Tests whether ``rms`` is the exact size of a signal: it is a lower bound, and neither a dropped monomial nor
+        one of which only an upper bound is known is larger."""
         lead, bound = self.rms(s), self.upper_bound(s)
         complete = bound is None or (lead is not None and self.exponent(lead) >= self.exponent(bound))
         return self.is_lower_bound(s) and complete
 
     def is_lower_bound(self, s: Signal) -> bool:
-        """Tests whether ``rms`` is a lower bound: it exceeds everything that may cancel it, and the sizes of all
-        divisors are certified."""
+        """Tests whether ``rms`` is a lower bound on the size of a signal: it exceeds every term that may cancel it, and
+        the sizes of all divisors are certified."""
         lead, doubt = self.rms(s), s.doubt_bound
         for k, e in s.terms.items():
             if self.has_unknown_numbers[k]:
@@ -63,14 +64,14 @@ class SignalSizes(KernelStore):
         return s.certified_divisors and above
 
     def is_led_by_doubt(self, s: Signal) -> bool:
-        """Tests whether the largest upper bound on a monomial that may cancel is larger than ``rms`` and than
-        everything that was dropped."""
+        """Tests whether the largest term of a signal is a monomial of which only an upper bound is known: this bound
+        exceeds ``rms`` and all dropped terms."""
         lead, bound = self.rms(s), self.upper_bound(s)
         above = s.tail_bound if lead is None else larger_size(s.tail_bound, lead)
         return bound is not None and (above is None or self.exponent(bound) > self.exponent(above))
 
     def reaches_size(self, s: Signal, size: int = 0) -> bool:
-        """Tests whether the size of a signal is at least ``size`` (a packed exponent).
+        """Tests whether the size of a signal is at least ``size``, an exponent of n packed into an integer.
 
         Raises:
             Exhausted: neither answer is certified.
@@ -85,8 +86,8 @@ class SignalSizes(KernelStore):
     def varies_independently(self, s: Signal, other: Signal, index: str) -> bool:
         """Tests whether ``s`` varies along an index independently of ``other``.
 
-        It does if one of its leading monomials has a leaf with this index of a tensor that does not vary along the
-        index in any monomial of ``other``.
+        It does if one of its largest monomials contains a tensor with this index that does not have the index in any
+        monomial of ``other``.
         """
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
@@ -102,19 +103,19 @@ class SignalSizes(KernelStore):
         )
 
     def list_exponents(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the distinct exponents of n of a signal's monomials and bounds, largest first.
+        """Returns the exponents of n of a signal's monomials and of the bounds on the rest, each once, largest first.
 
         Returns:
-            Pairs (exponent, exact). ``exact`` is False for monomials that are only upper bounds, for ``tail_bound`` and
-                for ``lower_bound``.
+            Pairs (exponent, exact). ``exact`` is False for monomials of which only an upper bound is known, for
+            ``tail_bound`` and for ``lower_bound``.
         """
         exponents = {(self.exponent(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail_bound, s.lower_bound) if x is not None)
         return tuple(sorted(exponents | {(self.exponent(x), False) for x in bounds}, reverse=True))
 
     def list_forms(self, s: Signal) -> tuple[Form, ...]:
-        """Returns the distinct formulas of the sizes of a signal's monomials, except those that are only upper
-        bounds."""
+        """Returns the formulas of the sizes of a signal's monomials, each once. Monomials of which only an upper bound
+        is known are left out."""
         clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 
@@ -139,8 +140,8 @@ class SignalSizes(KernelStore):
 
     @staticmethod
     def inherit_attributes(s: Signal) -> Signal:
-        """Sets, in place, those attributes of a new sum or product that follow from its operands, such as the tensors
-        it depends on.
+        """Sets, in place, those attributes of a new sum or product that follow from the signals that were added or
+        multiplied, such as the tensors it depends on.
 
         Returns:
             The same signal.
@@ -158,31 +159,33 @@ class SignalSizes(KernelStore):
         return s
 
     def count_rates(self, packed: int) -> int:
-        """Returns the number of learning rates in the formula stored in a packed exponent: the order in the learning
-        rates."""
+        """Returns how many learning rates are multiplied in the formula that is stored in ``packed``, an exponent of n
+        with its formula in one integer."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
     def supersedes(self, k: int, e: int, other: int) -> bool:
-        """Tests whether, in a sum, a new coefficient of a monomial replaces the present one.
+        """Tests whether the coefficient of a monomial in a sum, ``other``, must be replaced by that of a further term,
+        ``e``.
 
         The larger one is kept. If they are equal and only an upper bound on the monomial is known, the one with fewer
         learning rates is kept, because it may cancel more.
 
         Args:
             k: id of the monomial.
-            e: the new coefficient, as a packed exponent.
-            other: the present coefficient, as a packed exponent.
+            e: the new coefficient, as an exponent of n packed into an integer.
+            other: the coefficient so far, as an exponent of n packed into an integer.
         """
         if not self.in_doubt[k] or self.units(e) != self.units(other):
             return e > other
         return self.count_rates(e) < self.count_rates(other)
 
     def prune(self, s: Signal) -> Signal:
-        """Drops, in place, the monomials of a new signal that exceed the budget, and adds their size to ``tail_bound``.
+        """Drops, in place, the monomials of a new signal that the budget does not allow, and adds their size to
+        ``tail_bound``.
 
-        If a monomial occurs both exactly and as an upper bound that is at least as large, the latter may cancel the
-        former, which is dropped. Cancellation happens order by order in the learning rates, so at equal size an exact
-        monomial of lower order is kept.
+        A monomial may occur twice: exactly, and as an upper bound on a term that may cancel it. If the bound is at
+        least as large, the exact one is dropped. Cancellation happens order by order in the learning rates, so of
+        equally large ones, an exact monomial with fewer learning rates is kept.
 
         Returns:
             The same signal.
@@ -220,7 +223,7 @@ class SignalSizes(KernelStore):
 
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
-    """Tests whether a leaf of one factor and a leaf of the other may be equal, at an index that both factors have and
-    their product keeps."""
+    """Tests whether a product may contain the square of a Gaussian tensor's entry: both factors have an index that the
+    product keeps, and may depend on the same tensor."""
     shared = any(x in a.indices and x in b.indices for x in out)
     return shared and (a.depends_on is None or b.depends_on is None or a.depends_on & b.depends_on != 0)

@@ -32,15 +32,15 @@ sizes."""
 
 @dataclass(slots=True)
 class _SearchResults:
-    """Results of the searches for the product of two monomials whose indices are connected in one way.
-
-    Each search omits monomials that are more than its *slack* below the Cauchy-Schwarz bound.
+    """Results of the searches for the product of two monomials, whose indices are connected in a given way. There may
+    be several searches, since each omits monomials that are smaller than the Cauchy-Schwarz bound by more than its
+    *slack*.
 
     Attributes:
-        results: maps a slack to (pairs (monomial, exponent added by coherent sums), upper bound on omitted monomials,
-            number of search nodes).
-        exceeded_limits: maps a slack to the largest work limit that a search exceeded.
-        complete_slack: the smallest slack so far at which nothing was omitted; None if there is none.
+        results: maps the slack of a search to (pairs (monomial, exponent added by coherent sums), upper bound on
+            omitted monomials, number of search nodes).
+        exceeded_limits: maps a slack to the largest work limit at which a search failed.
+        complete_slack: the smallest slack so far with which nothing was omitted; None if there is none.
     """
 
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
@@ -49,7 +49,7 @@ class _SearchResults:
 
 
 class Meter:
-    """Counts the work for products of signals on one ray: search nodes, plus a constant for every product.
+    """Counts the work for products of signals on one ray: nodes that searches visit, plus a constant for every product.
 
     A result from the cache counts as if it were computed, so that the count does not depend on earlier queries.
 
@@ -63,7 +63,7 @@ class Meter:
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Adds nodes to the work done.
+        """Adds the nodes that a search visited to the work done.
 
         Raises:
             Exhausted: the limit is exceeded.
@@ -74,7 +74,7 @@ class Meter:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the work done exceeds the limit. If so, results are unknown."""
+        """True if the work done exceeds the limit. If so, further results are unknown."""
         return self.limit is not None and self.work_done > self.limit
 
     @contextmanager
@@ -101,7 +101,7 @@ class Meter:
 
 
 class ResultCache(Generic[Key, Result]):
-    """A cache of results by key. Results for which the work limit was exceeded are not stored.
+    """A cache of results by key. A result is not stored if the work limit was exceeded while it was computed.
 
     ``cache(key, compute)`` returns the stored result, or calls ``compute()``.
     """
@@ -123,31 +123,35 @@ class ResultCache(Generic[Key, Result]):
 
 
 class KernelStore(Packing):
-    """Wick monomials on one ray, and the budget under which products are computed.
+    """Stores the monomials (products of Gaussian tensors) on one ray by id, with the budget under which products are
+    computed. It is the base class of the algebra.
 
     Indices of axes that do not grow have weight 0 everywhere, so monomials omit them unless they are tracked. Every
-    product of two signals is a pure function of them and of the budget: earlier computations do not change it.
+    product of two signals depends on these and the budget alone: earlier computations do not change it.
 
     Args:
         ray: rate of each axis.
         indices: axis of each index, such as ``{"a": "N", "i": "M"}``.
-        unknowns: names of the unknowns whose counts packed exponents store.
-        gap: the gap of the budget (``Budget.gap``); ``with_budget`` returns the same algebra under another budget.
+        unknowns: names of the unknown exponents; each packed exponent (an exponent of n with its formula, in one
+            integer) stores how often each of them occurs.
+        gap: monomials smaller than the largest one by more than this are dropped (``Budget.gap``); ``with_budget`` sets
+            other limits.
         tracked: indices to keep although their axis does not grow, because functions act along them.
         centred_axes: axes along which ``Algebra.subtract_mean`` may be called.
 
     Attributes:
-        kernels: Wick monomials by id.
-        weights: size of each monomial with coefficient 1, as a packed exponent, by id.
-        in_doubt: whether only an upper bound is known of a monomial, by id.
+        kernels: the monomials by id.
+        weights: size of each monomial with coefficient 1, as an exponent of n packed into an integer, by id.
+        in_doubt: whether only an upper bound on a monomial is known, by id.
         has_unknown_numbers: whether a monomial is multiplied by numbers of which only the size is known, by id.
         axes: axis of each index.
         indices: axis of each index that monomials keep.
         half_weights: half the packed exponent of the dimension of each axis.
-        search_half_weights: the same in small integers, for the matching search.
-        doubt_offset: is subtracted from the coefficient of a monomial that is only an upper bound. It is too small to
-            change an exponent, but of equally large monomials an exact one comes first.
-        slack_step: packed exponent by which the search for a product extends its range if it found too little.
+        search_half_weights: the same in the small integers of the search for products.
+        doubt_offset: is subtracted from the coefficient of a monomial of which only an upper bound is known. It is too
+            small to change an exponent, but of equally large monomials an exact one comes first.
+        slack_step: exponent of n, packed into an integer, by which the search for a product extends its range if it has
+            found too little.
         nodes_visited: number of search nodes of all products so far.
         notes: assumptions beyond counting powers so far, and reasons why something is unknown.
     """
@@ -196,23 +200,24 @@ class KernelStore(Packing):
         self.set_budget(Budget(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """Returns the rate at which an axis grows on the ray: it is n^rate."""
+        """Returns the rate at which an axis grows on the ray: its size is n^rate."""
         return self.ray[axis]
 
     def with_budget(self, budget: Budget) -> Self:
-        """Returns a copy under another budget. It shares monomials and their products with this one."""
+        """Returns a copy of the algebra with another budget. It shares monomials and their products with this one."""
         shared = copy(self)
         shared.set_budget(budget)
         return shared
 
     def set_budget(self, budget: Budget) -> None:
-        """Sets the budget of later products."""
+        """Sets the budget (limits on precision and work) of later products."""
         self.budget = budget
         self._gap = self.pack((_WHOLE if budget.keeps_all else budget.gap) * self._unit_gap, {}, {})
 
     @contextmanager
     def collect_notes(self) -> Iterator[set[str]]:
-        """Collects the notes made inside a context, apart from earlier ones. ``nodes_visited`` restarts at 0 inside it.
+        """Collects the notes (assumptions, and reasons why something is unknown) that are made inside a context, apart
+        from earlier ones. ``nodes_visited`` restarts at 0 inside it.
 
         Yields:
             The set of notes, which grows while the context is open.
@@ -225,17 +230,19 @@ class KernelStore(Packing):
             self.notes, self.nodes_visited = outer
 
     def to_search_units(self, packed: int) -> int:
-        """Converts a packed exponent to the small integers in which the matching search counts, rounded down."""
+        """Converts an exponent of n that is packed into an integer to the small integers in which the search for
+        products counts, rounded down."""
         return (packed >> self._shift) // self._grain
 
     def drop_fixed(self, indices: str) -> str:
-        """Removes the indices that monomials do not store: those of axes that neither grow nor are tracked."""
+        """Returns the given indices without those that monomials do not store: those whose axis does not grow, unless
+        they are tracked."""
         if indices not in self._live:
             self._live[indices] = "".join(x for x in indices if x in self.indices)
         return self._live[indices]
 
     def tensor_bit(self, name: str) -> int:
-        """Returns the number with the one bit set that stands for an initial tensor in ``Signal.depends_on``."""
+        """Returns the bit that stands for an initial tensor in bit masks such as ``Signal.depends_on``: 1, 2, 4, ..."""
         return 1 << self._bits.setdefault(name, len(self._bits))
 
     def intern(self, kernel: Kernel) -> int:
@@ -257,12 +264,12 @@ class KernelStore(Packing):
         return self._ids[kernel]
 
     def replace_axis(self, k: int, at: int, to: str) -> int:
-        """Replaces the axis of one open index of a monomial.
+        """Replaces the axis of one index of a monomial, such as M (all experts) by K (active experts).
 
         Args:
             k: id of the monomial.
-            at: position of the open index.
-            to: an index of the new axis.
+            at: position of the index among the open indices.
+            to: name of an index that has the new axis.
 
         Returns:
             The id of the new monomial.
@@ -273,22 +280,22 @@ class KernelStore(Packing):
         return self.intern(Kernel(*canonicalise(axes, kernel.open_classes, kernel.leaves)))
 
     def mark_doubt(self, k: int) -> int:
-        """Returns the id of the copy of a monomial that is marked as an upper bound only."""
+        """Marks a monomial as one of which only an upper bound is known. Returns the id of the marked copy."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
         return self.intern(kernel._replace(leaves=tuple(sorted((*kernel.leaves, DOUBT)))))
 
     def make_unknown_numbers(self, indices: str) -> int:
-        """Returns the id of a monomial that stands for unknown numbers, one for each entry along the given indices.
-        Only an upper bound on their size is known."""
+        """Returns the id of a monomial that stands for unknown numbers of bounded size, one for each entry along the
+        given indices."""
         classes = tuple(range(len(indices)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", classes)))
         return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
 
     def tensors_along(self, k: int, at: int) -> int:
-        """Returns the initial tensors of a monomial that vary along its open index at position ``at``, as a bit
-        mask."""
+        """Returns the initial tensors in a monomial that vary along its open index at position ``at``, as a bit mask
+        (``tensor_bit``)."""
         if (k, at) not in self._along:
             self._along[k, at] = reduce(or_, (self.tensor_bit(name) for name, _ in self.kernels[k].leaves_along(at)), 0)
         return self._along[k, at]
@@ -298,17 +305,19 @@ class KernelStore(Packing):
         return self.kernels[k]
 
     def weight(self, k: int) -> int:
-        """Returns the size of a monomial with coefficient 1, as a packed exponent: half the dimension of every summed
-        class, minus half the dimension of every repeated open class."""
+        """Returns the size of the monomial with the id ``k`` if its coefficient is 1, as an exponent of n packed into
+        an integer: half the dimension of every summed index class, minus half the dimension of every open index that
+        repeats an earlier one.
+        """
         return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """Returns how the indices of two signals are connected in a product; the arguments are those of
+        """Returns which indices of two signals are identified and summed in a product; the arguments are those of
         ``plan_contraction``."""
         return self.plan_contraction(a, b, out)[1]
 
     def plan_contraction(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        """Returns how the indices of two signals are connected in a product. The result is cached.
+        """Returns which indices of two signals are identified and summed in a product. The result is cached.
 
         Args:
             a: indices of the left signal.
@@ -316,7 +325,8 @@ class KernelStore(Packing):
             out: indices of the result; all others are summed.
 
         Returns:
-            Id of the contraction, the contraction, and the packed exponent of the product of all summed dimensions.
+            The id of the contraction, the contraction, and the product of all summed dimensions, as an exponent of n
+            packed into an integer.
 
         Raises:
             ValueError: ``out`` has an index that no factor has, or indices of both active and all experts.
@@ -350,14 +360,15 @@ class KernelStore(Packing):
             ka: id of the left monomial.
             kb: id of the right monomial.
             contraction_id: id of the contraction.
-            contraction: how their open indices are connected.
-            slack: packed exponent; monomials this far below the Cauchy-Schwarz bound are omitted.
-            limit: maximum number of search nodes; None for no limit.
+            contraction: which of their open indices are identified and summed.
+            slack: monomials smaller than the Cauchy-Schwarz bound by more than this exponent of n (packed into an
+                integer) are omitted.
+            limit: maximum number of nodes that the search may visit; None for no limit.
 
         Returns:
-            Pairs (monomial, gain) with the packed exponent that coherent sums add to the coefficient; an upper bound on
-                omitted monomials relative to the Cauchy-Schwarz bound, None if none was omitted; and the number of
-                search nodes.
+            Pairs (monomial id, exponent of n that coherent sums add to the coefficient, packed into an integer); an
+            upper bound on omitted monomials relative to the Cauchy-Schwarz bound, None if none was omitted; and the
+            number of nodes visited.
 
         Raises:
             Exhausted: the search exceeds the limit.

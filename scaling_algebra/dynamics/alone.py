@@ -21,13 +21,13 @@ from .run import Modes, TrainingRun, Which
 
 
 class _SoleChange(TrainingRun):
-    """Mixin for a training run of a block of the network in which only one tensor, or one signal that enters the block,
-    changes.
+    """Mixin for a training run in which only one tensor, or one signal that enters a part of the network (a block),
+    changes. It gives the share of this cause in the change of the block's output.
 
     Attributes:
         whole: the run in which everything changes.
         changing: name of the tensor or signal that changes.
-        outside: names of the signals that enter the block.
+        outside: names of the signals that enter the block; within it they are inputs.
     """
 
     whole: TrainingRun
@@ -61,8 +61,8 @@ class _SingleTensorSteps:
 
 
 def vary_only(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
-    """Returns a copy of a training run in which only one tensor, or one signal that enters a block of the network,
-    changes.
+    """Returns a copy of a training run in which only one tensor changes, or only one of the signals that enter a part
+    of the network (a block).
 
     Args:
         run: the run in which everything changes.
@@ -127,5 +127,5 @@ _KINDS: dict[tuple[type, type], type] = {}
 
 
 def _certify_nothing(name: str, t: int) -> None:
-    """Returns None for every quantity (see ``RunContext.certified``): sizes certified for the full run do not apply to
-    a run in which only one thing changes."""
+    """Returns None for every quantity, in place of ``RunContext.certified``: sizes that are certified for the full run
+    do not apply to a run in which only one thing changes."""

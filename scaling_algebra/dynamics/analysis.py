@@ -63,7 +63,7 @@ _CUBES = (
 
 
 class Query(NamedTuple):
-    """A query: the size of a quantity after t updates.
+    """A request for the size of a quantity after t updates.
 
     Attributes:
         analysis: the analysis that answers it.
@@ -81,13 +81,14 @@ Strategy = Callable[[Query, Bracket], Bracket]
 
 
 class Method(NamedTuple):
-    """A list of strategies, each of which narrows the bracket that answers a query.
+    """A way to answer a query: a list of strategies, each of which narrows the bracket, that is, the lower and the
+    upper bound on the size.
 
     Attributes:
         name: name of the method.
         strategies: maps names to strategies, in the order in which they run. A strategy may itself be a method, which
             runs only if the size is unknown so far.
-        cached: True if the answer is cached.
+        cached: True if answers by this method are cached.
     """
 
     name: str
@@ -99,30 +100,33 @@ class Method(NamedTuple):
 
 
 class Analysis:
-    """The quantities of one training run, evaluated on demand.
+    """Computes sizes of the quantities of one training run, on demand: ``analysis("h2.change", 1)`` is the bracket of
+    h2_1 - h2_0, that is, a lower and an upper bound on its exponent of n.
 
     Args:
-        ray: the ray.
-        point: the exponents of the scaling.
+        ray: the rate at which each axis grows.
+        point: the exponents of all init stds, learning rates, epsilons and multipliers.
         optimizer: the optimizer.
         network: the network.
-        algebras: algebras of another analysis on the same ray with the same ``growing``, whose cached products are used
-            as well; None for new ones.
+        algebras: algebras (they add and multiply signals) of another analysis on the same ray with the same
+            ``growing``, whose cached products are used as well; None for new ones.
         growing: axes that count as growing on any ray. On a ray where they do not grow, sizes are then the limits of
             those on neighbouring rays.
         routed: True to treat K as smaller than M on any ray; sizes are then limits in the same sense.
         raised: True to increase the degree of polynomials that represent functions by two.
         whole: for a restricted run (``parts.py``), the analysis of the full run, whose algebras and upper bounds are
             used; None for a full run.
-        budgets: budgets that may be used to answer a query; all if empty.
-        without_divisors: True if no upper bound may use how far the divisor of a norm changes during training.
+        budgets: limits on precision and work that may be used to answer a query, tried one after the other; the default
+            ones if empty.
+        without_divisors: True if no upper bound may use bounds on the divisors that norms have during training.
 
     Attributes:
-        runs: the training runs, one for each budget.
-        restricted: the restricted runs.
-        initial_sizes: for each quantity by which optimizer steps divide, the bracket of its size before training.
+        runs: the computations of the training run, one for each budget.
+        restricted: the restricted runs, in which few tensors train and which give lower bounds.
+        initial_sizes: for each quantity by which norms or optimizer steps divide, the bracket of its size before
+            training.
         notes: assumptions of all answers so far.
-        table: the named quantities.
+        table: the named quantities, by name.
     """
 
     def __init__(
@@ -174,7 +178,8 @@ class Analysis:
         return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
     def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
-        """Returns the bracket of a quantity after the strategies of a method have narrowed it one after the other."""
+        """Returns the bracket of a quantity after t updates: the strategies of a method narrow it one after the
+        other."""
         bracket = Bracket()
         for strategy in method.strategies.values():
             if not isinstance(strategy, Method):
@@ -184,11 +189,12 @@ class Analysis:
         return bracket
 
     def is_certified(self, name: str, t: int) -> bool:
-        """Whether this query has already been answered by the method ``CERTIFIED``."""
+        """Whether the size of this quantity after t updates has already been computed by the method ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
     def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Returns the brackets of quantities after 0, 1, ..., ``steps`` updates, by name.
+        """Returns the brackets (lower and upper bounds on the sizes) of quantities after 0, 1, ..., ``steps`` updates,
+        by name.
 
         Args:
             steps: the largest number of updates.
@@ -203,15 +209,15 @@ class Analysis:
         return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
     def with_settings(self, **changes: Any) -> Analysis:
-        """Returns a new analysis of the same training run with some arguments replaced. Both share their cached
-        products."""
+        """Returns a new analysis of the same training run with some arguments of the constructor replaced. Both share
+        their cached products."""
         names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "budgets", "without_divisors")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
     def with_budgets(self, budgets: Sequence[Budget]) -> Analysis:
-        """Returns a new analysis with other budgets. The assumptions of its answers are recorded in this analysis,
-        too."""
+        """Returns a new analysis that uses other budgets (limits on precision and work). The assumptions of its answers
+        are recorded in this analysis, too."""
         run = self.with_settings(budgets=budgets)
         run.notes = self.notes
         return run
@@ -227,10 +233,10 @@ class Analysis:
         )
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Returns the bracket of a quantity that the run with one budget gives.
+        """Returns a lower and an upper bound on the size of a quantity, from the training run with one budget alone.
 
-        If this says that the quantity is exactly zero, and polynomials represent functions, it must be zero with a
-        degree higher by two as well; otherwise the bracket is undecided.
+        If the quantity is exactly zero in this run, and polynomials represent functions, it must also be zero with
+        polynomials of a degree higher by two; otherwise the bracket is undecided.
         """
         found = self.runs.read(name, t, budget)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
@@ -241,8 +247,8 @@ class Analysis:
 
     @cached_property
     def bounds(self) -> BoundRun:
-        """The training run in which every size is only bounded from above, after any number of updates. Its ``why`` is
-        the reason if there are no bounds."""
+        """The training run that gives upper bounds on all sizes, valid after any number of updates. If there are no
+        such bounds, its ``why`` is the reason."""
         if self.whole is not None:
             return self.whole.bounds
         run = self.runs.bounds()
@@ -252,7 +258,7 @@ class Analysis:
 
     @cached_property
     def initial_bounds(self) -> BoundRun:
-        """The training run in which every size is only bounded from above, before training."""
+        """The training run that gives upper bounds on all sizes before training."""
         return self.runs.bounds(still=True) if self.whole is None else self.whole.initial_bounds
 
     def upper(self, name: str, t: int = 1) -> Fraction | None:
@@ -264,8 +270,8 @@ class Analysis:
         return self._uppers((name, min(t, 1)), partial(self._bound_above, name, _bounds_at(self, t)))
 
     def _bound_above(self, name: str, bounds: BoundRun) -> Fraction | None:
-        """Returns the upper bound on the exponent of a quantity that a given run of upper bounds provides; None if it
-        has none, or if the quantity is exactly zero."""
+        """Returns the upper bound on the exponent of a quantity that is provided by a given run of upper bounds
+        (``Analysis.bounds``); None if it provides none, or if the quantity is exactly zero."""
         decays = name.endswith(".with-decay")  # no bound includes the decay of initial values
         if bounds.why or name not in self.table or decays:
             return None
@@ -284,7 +290,7 @@ class Analysis:
         return largest is not None and largest <= -self.point.d[role]
 
     def meets_bound(self, name: str, size: Fraction | None, t: int = 1) -> bool:
-        """Whether a size is as large as the upper bound on the quantity (``upper``).
+        """Whether a size, as an exponent of n, equals the upper bound on the quantity after t updates (``upper``).
 
         In a restricted run, whose learning rates are reduced, the size may be smaller than the bound by a product of
         these reductions.
@@ -296,8 +302,9 @@ class Analysis:
         return order.denominator == 1 and 0 <= order <= ORDERS
 
     def _certify_size(self, algebra: Algebra, name: str, t: int) -> int | None:
-        """Returns the size of a quantity, packed into one integer, if it is decided; otherwise None. Records its
-        assumptions in ``algebra``.
+        """Returns the size of a quantity as an exponent of n packed into one integer, if the size is decided; otherwise
+        None. Training runs call this for sizes by which they divide. The assumptions of the size are recorded in
+        ``algebra``.
 
         For a gradient that never exceeds epsilon, the size of epsilon is returned.
 
@@ -321,8 +328,8 @@ class Analysis:
     # runs of an answer --------------------------------------------------------------------------------------------
 
     def run(self, name: str, t: int) -> Trajectory:
-        """Returns a training run whose budget alone certifies the size of a quantity, if possible one that dropped no
-        monomial as large as this size.
+        """Returns a training run that certifies the size of a quantity by itself, with the budget of this run only; if
+        possible one that dropped no monomial as large as this size.
 
         Raises:
             LookupError: there is no such run: the size is undecided, or its proof combines an upper bound with a
@@ -332,7 +339,7 @@ class Analysis:
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
-        """Returns the same as ``run``, but with no limit on the work."""
+        """Returns the same training run as the method ``run``, but with no limit on the work."""
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
             if self.runs.read(name, t, budget).decided:
@@ -348,8 +355,8 @@ class Analysis:
         return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the exponents of the terms of a quantity: (exponent, True) for each monomial, and (upper bound,
-        False) for all dropped terms together.
+        """Returns the exponents of n of the terms that make up a quantity after t updates: (exponent, True) for each
+        monomial that was computed, and (upper bound, False) for all dropped terms together.
 
         Raises:
             LookupError: no run certifies the size of the quantity, or it takes more work than is left.
@@ -366,7 +373,9 @@ class Analysis:
 
 
 class RestrictedRuns:
-    """The restricted runs (``parts.py``: few tensors train) of a full run, each created once."""
+    """Creates the restricted runs of a full run, each once. In a restricted run only few tensors train, so a size is
+    easy to compute there; it is a lower bound on the size in the full run if both divide by the same sizes
+    (``parts.py``)."""
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
@@ -376,8 +385,8 @@ class RestrictedRuns:
         self._starts: dict[tuple[frozenset[str], Budget], Trajectory] = {}
 
     def rank_points(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
-        """Yields the restricted points at which a quantity may be as large as in the full run, each with a number of
-        updates.
+        """Yields pairs (number of updates, restricted point) at which a quantity may be as large as in the full run. A
+        restricted point is a choice of exponents with which only few tensors train.
 
         Pairs with few updates come first. The first point is the likeliest and is tried with one more update than the
         others.
@@ -393,8 +402,8 @@ class RestrictedRuns:
                     yield step, point
 
     def _iterate_points(self, signal: str) -> Iterator[Point]:
-        """Yields the points of ``restricted_points``. They are cached, and a point is computed only when it is
-        needed."""
+        """Yields the points of ``restricted_points``: choices of exponents with which few tensors train, the likeliest
+        to change the signal first. They are cached, and a point is computed only when it is needed."""
         points = restricted_points(self.whole.network, self.whole.point, signal)
         made, rest = self._points.setdefault(signal, ([], points))
         for k in count():
@@ -404,11 +413,11 @@ class RestrictedRuns:
             yield made[k]
 
     def find_at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
-        """Returns the restricted run at a point if a size in it is a lower bound on the size in the full run; otherwise
-        None.
+        """Returns the analysis of the restricted run at a point, if a size found in it is a lower bound on the size in
+        the full run; otherwise None.
 
         Args:
-            point: the restricted point.
+            point: the choice of exponents with which only few tensors train.
             name: name of the quantity.
             step: number of updates in the restricted run.
             t: number of updates in the full run.
@@ -417,12 +426,13 @@ class RestrictedRuns:
         return part if self.divisors_agree(part, step) and self._outgrown_norms_agree(part, name, step, t) else None
 
     def _outgrown_norms_agree(self, part: Analysis, name: str, step: int, t: int) -> bool:
-        """Whether those norms whose argument may outgrow its initial size, and on which the quantity depends, have the
-        same divisors in the restricted run as in the full run.
+        """Whether certain norms have the same divisors in a restricted run (``part``) as in the full run: those on
+        which the quantity depends and whose argument may outgrow its initial size.
 
-        Law: an argument that outgrows its initial size is the largest term for every value of its constant, so a run in
-        which it does not train is no limit of the full run. After the first update, values depend on the divisors in
-        their own forward pass, updates on initial values only, and gradients and later updates on everything.
+        Law: the change of an argument that outgrows its initial size stays the largest term however small the constant
+        of the learning rate, so a run in which it does not train is no limit of the full run. After the first update,
+        values depend on the divisors in their own forward pass, updates on initial values only, and gradients and later
+        updates on everything.
         """
         analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
@@ -442,12 +452,15 @@ class RestrictedRuns:
         return all(x.decided and part.meets_bound(y, x.size) for y, x in sizes)
 
     def make_restricted(self, point: Point) -> Analysis:
-        """Returns the restricted run at a point, with learning rates reduced by ``SLOW``."""
+        """Returns the analysis of the restricted run at a point (a choice of exponents with which few tensors train).
+        Its learning rates are reduced by ``SLOW``, so that monomials with more learning rates are smaller and cannot
+        cancel others."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
     def divisors_agree(self, part: Analysis, t: int) -> bool:
-        """Whether all divisors in the first t updates have the same size in a restricted run as in the full run.
+        """Whether all divisors in the first t updates have the same size in a restricted run (``part``, in which few
+        tensors train) as in the full run. Only then are sizes in it lower bounds for the full run.
 
         Divisors are the sizes of the arguments of norms and of homogeneous functions, and the optimizer's normalisers.
         Law: a normaliser that is epsilon is epsilon at every step. An entrywise normaliser is the size of the gradient;
@@ -469,14 +482,15 @@ class RestrictedRuns:
         return self._alike(part.point.zero, partial(self._read_sizes_agree, part))
 
     def _first_gradients_agree(self, part: Analysis, role: str) -> bool:
-        """Whether the initial gradient of a tensor has the same size in a restricted run as in the full run."""
+        """Whether the initial gradient of a tensor has the same size in a restricted run (``part``, in which few
+        tensors train) as in the full run."""
         gradient = f"g{self.whole.network.tensors[role].symbol}"
         size = _bracket_initial_size(self.whole, gradient).size
         return size is not None and _bracket_initial_size(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
         """Whether the arguments of all norms and homogeneous functions have the same initial sizes in a restricted run
-        as in the full run."""
+        (``part``, in which few tensors train) as in the full run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(
@@ -485,7 +499,8 @@ class RestrictedRuns:
         )
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
-        """Returns the run from which all restricted runs with the same zero tensors take their values before training.
+        """Returns the run from which restricted runs (in which few tensors train) take their values before training.
+        All restricted runs in which the same tensors start at zero share it.
 
         It answers no query itself, so its work is charged to none.
         """
@@ -499,15 +514,16 @@ class RestrictedRuns:
 
 
 def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
-    """Returns bounds for the norms whose divisor changes during training, by the name of their output.
+    """Returns, for the norms whose divisor changes during training, bounds on this divisor and on the gradient at the
+    norm's argument, by the name of the norm's output.
 
-    The sizes in them come from an analysis that assumes nothing of these divisors. A norm that subtracts the mean is
-    omitted: its argument may exceed its divisor, since an update that is constant along the index has no effect on the
-    divisor.
+    The sizes in these bounds come from an analysis that assumes nothing about the divisors. A norm that subtracts the
+    mean is omitted: its argument may exceed its divisor, since an update that is constant along the index has no effect
+    on the divisor.
 
     Args:
         whole: the analysis of the full run.
-        run: upper bounds that hold without these divisors.
+        run: the run of upper bounds that hold without knowledge of these divisors.
     """
     analysis, divisors = whole.with_settings(without_divisors=True), dict[str, Divisor]()
     analysis.bounds = run
@@ -522,7 +538,8 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
 
 
 def _bracket_initial_size(analysis: Analysis, name: str) -> Bracket:
-    """Returns the bracket of a size before training by which an optimizer step divides, such as the rms of a gradient.
+    """Returns a lower and an upper bound on the size that a quantity has before training, for quantities by which norms
+    or optimizer steps divide, such as a gradient.
 
     Many queries need it, so its work is charged to none of them; ``INITIAL_SIZE_WORK`` limits it instead.
     """
@@ -533,14 +550,17 @@ def _bracket_initial_size(analysis: Analysis, name: str) -> Bracket:
 
 
 def _bounds_at(analysis: Analysis, t: int) -> BoundRun:
-    """Returns the training run in which every size is only bounded from above: before training for t = 0, else after
-    any number of updates."""
+    """Returns the training run that gives upper bounds on all sizes after t updates: one for t = 0, and another one,
+    whose bounds hold after any number of updates, for t > 0."""
     return analysis.bounds if t else analysis.initial_bounds
 
 
 def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> Bracket:
-    """Returns the bracket of a quantity that the run with one budget gives. If the largest monomial in it is as large
-    as the upper bound that holds at every step, the size is decided by this bound."""
+    """Returns a lower and an upper bound on the size of a quantity from the training run with one budget.
+
+    If the largest monomial found there is as large as the upper bound that holds at every step (``Analysis.upper``),
+    the size is decided: it is this bound.
+    """
     found = analysis.read(name, t, budget)
     if t and not found.decided and found.low is not None and analysis.meets_bound(name, found.lead):
         found = replace(found, high=found.low, why="", assumes=found.assumes | analysis.bounds.assumes)
@@ -550,14 +570,14 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Decides that a quantity is exactly zero after the first update, if the run with the smallest budget shows it;
-    otherwise returns ``known``."""
+    """Answers a query about the first update if the run with the smallest budget shows that the quantity is still
+    exactly zero; otherwise returns the bracket so far (``known``)."""
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
 def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
-    """Returns the decided bracket of a quantity if the run with the smallest budget shows that it is exactly zero;
-    otherwise an undecided bracket."""
+    """Tests with little work whether a quantity is exactly zero after t updates. If so, returns the decided bracket,
+    otherwise an undecided one. Only full runs in which some tensor starts at zero are tested."""
     found = (
         read_with_bounds(analysis, name, t, WITNESS_BUDGETS[0])
         if analysis.point.zero and analysis.whole is None
@@ -567,8 +587,8 @@ def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
 
 
 def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
-    """Decides the size if, in some restricted run, a monomial is as large as the upper bound that holds at every step;
-    otherwise returns ``known``.
+    """Decides a size by restricted runs, in which few tensors train: if a monomial in one of them is as large as the
+    upper bound that holds at every step, the size is this bound. If none is, returns the bracket so far (``known``).
 
     Each further update costs much more, so all restricted runs are tried with few updates first, and only the likeliest
     one with one update more.
@@ -603,8 +623,8 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
 
 
 def search_few_monomials(q: Query, known: Bracket) -> Bracket:
-    """Uses the largest monomial that a run with a small budget finds. It is a lower bound on the size if nothing can
-    cancel it."""
+    """Finds the largest monomial of a quantity with small budgets. It is a lower bound on the size if nothing can
+    cancel it. Returns the bracket so far (``known``) if no larger monomial is found."""
     analysis, name, t = q
     if known.decided:
         return known
@@ -621,8 +641,12 @@ def search_few_monomials(q: Query, known: Bracket) -> Bracket:
 
 
 def use_lower_bound(q: Query, known: Bracket) -> Bracket:
-    """Uses a lower bound if nothing is known about the size. For sizes before training it does so only for gradients of
-    tensors, and only if the argument of some norm may outgrow its initial size."""
+    """Searches for a lower bound on the size if nothing at all is known about it; returns ``known`` if something is, or
+    if no bound is found.
+
+    For a size before training it does so only if the quantity is the gradient of a tensor, and the argument of some
+    norm may outgrow its initial size.
+    """
     analysis, name, t = q
     method = WITNESS if t else RESTRICTED if _is_outgrown_gradient(analysis, name) else None
     found = analysis(name, t, method) if known.unknown and method else known
@@ -637,8 +661,8 @@ def _is_outgrown_gradient(analysis: Analysis, name: str) -> bool:
 
 
 def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) -> Bracket:
-    """Tries one budget after the other until one decides the size or none can. Returns the bracket of the last one,
-    with the best lower bound of all.
+    """Tries larger and larger budgets (limits on precision and work) until one decides the size or none can. Returns
+    the bracket from the last budget, with the best lower bound from all.
 
     Args:
         q: the query.
@@ -663,8 +687,8 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
 
 
 def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
-    """Returns an undecided bracket if the known one depends on representing functions by polynomials, and polynomials
-    of a degree higher by two give a larger size; otherwise ``known``."""
+    """Checks a decided size that was computed with polynomials in place of functions: if polynomials of a degree higher
+    by two give a larger size, returns an undecided bracket, otherwise ``known``."""
     analysis, name, t = q
     if analysis.raised or known.size is None or not analysis.runs.is_nonlinear:
         return known
@@ -679,7 +703,8 @@ def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
 
 
 def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
-    """Uses the upper bound that holds at every step as a last resort, and records why no certificate was found."""
+    """Returns the final bracket of a query. If the size is still undecided, the upper bound is the one that holds at
+    every step, and ``why`` says why no certificate was found."""
     analysis, name, t = q
     notes = known.assumes & ASSUMPTIONS.keys()
     if known.decided:
@@ -690,8 +715,8 @@ def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
 
 
 def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
-    """Returns why a size is undecided: which power the largest monomials that were found have, and how large the rest
-    may be.
+    """Explains why a size is undecided, in one line: which power of n the largest monomials found have, and how large
+    the other terms may be.
 
     Args:
         lead: exponent of the largest monomial that was found; None if none was.
@@ -706,8 +731,8 @@ def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
-    """Returns the bracket with the largest leading monomial that the given budgets find, whether or not it is
-    certified."""
+    """Returns the bracket with the largest monomial that the given budgets find, or ``known`` if that has a larger one.
+    The result need not be certified: other terms may cancel this monomial."""
     analysis, name, t = q
     for budget in budgets:
         found = analysis.read(name, t, budget)
@@ -719,8 +744,8 @@ def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QU
 
 
 def recall_certified(q: Query, known: Bracket) -> Bracket:
-    """Uses the certified answer if this query has been answered by ``CERTIFIED`` before; otherwise returns
-    ``known``."""
+    """Answers a query by its certified answer if it has been answered by ``CERTIFIED`` before; otherwise returns the
+    bracket so far (``known``)."""
     return q.analysis(q.name, q.t) if q.analysis.is_certified(q.name, q.t) else known
 
 
@@ -757,13 +782,13 @@ suffices."""
 
 
 def limit_lead(work: int, gap: Fraction = NEAR) -> Method:
-    """Returns a method that reads the leading monomial with little work. If a product takes more than this work, the
-    size is unknown.
+    """Returns a method that finds the largest monomial of a quantity with little work. If one product takes more than
+    this work, the size is unknown.
 
     Args:
-        work: maximum number of nodes of the matching searches for one product.
-        gap: monomials this far below the leading one are dropped. With 0 only the leading ones are kept, which is cheap
-            and still gives a lower bound.
+        work: maximum number of nodes that the search for one product may visit.
+        gap: monomials whose exponent is this far below that of the largest are dropped. With 0 only the largest ones
+            are kept, which is cheap and still gives a lower bound.
     """
     budget = replace(BUDGETS[0], gap=gap, max_nodes=work)
     return Method(f"lead within {work} at {gap}", {"leading kernel": partial(read_leading_kernel, budgets=(budget,))})

@@ -53,14 +53,14 @@ Bounded = tuple[str, str]
 
 
 class _BoundSteps(TensorSteps):
-    """The optimizer steps of a training run in which every size is only bounded from above. One increment bounds all
-    updates so far."""
+    """The optimizer steps of a training run in which every size is only bounded from above. A single update
+    (``Increment``) stands for the sum of all updates so far, as an upper bound."""
 
     run: BoundRun
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns increments that bound the sum of all updates of a tensor. Exponents ignore the number of updates, so
-        a bound on one update is returned.
+        """Returns updates whose sizes bound the sum of all updates of a tensor. Exponents ignore a constant number of
+        updates, so these bound a single update.
 
         The result is cached until one of the bounds from which it was computed grows.
         """
@@ -76,7 +76,7 @@ class _BoundSteps(TensorSteps):
         return self.run.updates_of[role][0]
 
     def _make_update(self, role: str) -> list[Increment]:
-        """Returns increments that bound one update of a tensor; an empty list if the update is exactly zero.
+        """Returns increments whose sizes bound one update of a tensor; an empty list if the update is exactly zero.
 
         Raises:
             BeyondPowerCounting: the optimizer's steps have no bound.
@@ -109,8 +109,8 @@ class _BoundSteps(TensorSteps):
         return EntrySize(self.run.bound_gradient(role))
 
     def _make_normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
-        """Returns a bound on an optimizer step whose size follows from its normalisation alone: of each entry, or of
-        the singular values.
+        """Returns an increment that bounds one optimizer step of a tensor, if the normalisation alone determines its
+        size: each entry is normalised (signs), or all singular values are (orthogonalised matrices).
 
         Law: the entries of a sign are 1. Each row and each column of an orthogonalised matrix has norm 1, so the matrix
         is bounded like a product of two vectors of norm 1. For an optimizer that preserves the norm of the tensor, the
@@ -130,14 +130,15 @@ class _BoundSteps(TensorSteps):
 
 class BoundRun(Trajectory):
     """A training run in which changes and gradients are represented by upper bounds on their sizes, valid after any
-    number of updates. ``t = 1`` stands for every t > 0.
+    number of updates. Methods are called with ``t = 1``, which stands for every t > 0.
 
     Attributes:
-        bounds: the upper bounds, as exponents of n packed into integers. A signal without an entry is exactly zero.
+        bounds: the upper bounds, as exponents of n packed into integers, by ``("change", signal)`` or ``("gradient",
+            signal)``. A change or gradient without an entry is exactly zero.
         outgrown: maps each norm whose argument may outgrow its initial size to this argument.
         why: the reason why there are no bounds; "" if they hold.
         assumes: assumptions beyond power counting on which the bounds depend.
-        read: keys of the bounds that the current computation has used.
+        read: keys of those ``bounds`` that the current computation has used.
         updates_of: maps a tensor to its updates and to the keys of the bounds from which they were computed.
         update_readers: maps the key of a bound to the tensors whose updates were computed from it.
     """
@@ -220,8 +221,8 @@ class BoundRun(Trajectory):
         return size
 
     def _bound_quantity(self, quantity: Quantity) -> int | None:
-        """Returns the same as ``bound_quantity``, but accepts bounds that count as unbounded because the divisor of a
-        norm has no lower bound."""
+        """Returns the same as ``bound_quantity``, but where the divisor of a norm has no lower bound, it returns a very
+        large exponent that stands for "unbounded"."""
         if not quantity.tensor:
             return self.algebra.upper_bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
@@ -241,8 +242,8 @@ class BoundRun(Trajectory):
         if all products are exactly zero.
 
         Args:
-            products: the factors and scalars of each product.
-            role: the parameter whose indices the sum has.
+            products: for each product the signals and the scalars that are multiplied.
+            role: the parameter, whose indices each entry of the sum has.
         """
         totals = []
         for factors, scalars in products:
@@ -254,7 +255,7 @@ class BoundRun(Trajectory):
     # functions -------------------------------------------------------------------------------------------------
 
     def compute_change(self, s: Statement, t: int) -> Signal:
-        """Returns a signal that bounds the change of a statement's output after any number of updates.
+        """Returns a signal whose size bounds the change of a statement's output after any number of updates.
 
         Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C if f is bounded or a norm. If a
         selection may choose other entries, the change of the selected entries is bounded by C.
@@ -273,8 +274,8 @@ class BoundRun(Trajectory):
         )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
-        """Returns a signal that bounds the gradient at the argument of a function with a bounded slope, given the
-        gradient ``above`` at its output."""
+        """Returns a signal whose size bounds the gradient at the argument of an elementwise function, a softmax or a
+        norm, given the gradient ``above`` at its output."""
         size = self.algebra.upper_bound(above)
         if size is None:
             return self.algebra.zeros(self.network.signals[s.out])
@@ -291,8 +292,9 @@ class BoundRun(Trajectory):
         )
 
     def _find_factor(self, s: Function) -> int:
-        """Returns the factor between the argument of a function and its value or slope, as an exponent of n packed into
-        an integer: the share of one entry for a softmax, 1/divisor for a norm, otherwise 1.
+        """Returns the size of the slope of a function, which bounds how much it enlarges changes and gradients:
+        1/(number of entries) for a softmax along an index that grows, 1/divisor for a norm, otherwise 1. It is an
+        exponent of n packed into an integer.
 
         Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. As long as
         the argument of a softmax is O(1) and, if an index grows, has no heavy tails, all shares have the same size up
@@ -328,8 +330,8 @@ class BoundRun(Trajectory):
         return self.algebra.rms(mean_value(self, s)) or 0
 
     def _make_bounded(self, signal: str, size: int) -> Signal:
-        """Returns an unknown signal with the indices of ``signal``. Nothing is known of it but an upper bound on its
-        size."""
+        """Returns a signal with the indices of the signal named ``signal``, of which only an upper bound on its size is
+        known."""
         return Signal(self.algebra.drop_fixed(self.network.signals[signal]), {}, size)
 
     # signals ---------------------------------------------------------------------------------------------------
@@ -352,11 +354,11 @@ class BoundRun(Trajectory):
     def transpose_product(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
-        """Returns the gradient at the k-th factor of a product, as in ``TrainingRun``, but writes out the gradient
-        ``above`` where possible.
+        """Returns the gradient at the k-th factor of a product, as in ``TrainingRun``.
 
-        It is written out if the statement's only use is a weighted sum over experts. Then the initial tensor of all
-        experts acts on one vector, the gradient of the sum, and the bound is sharper.
+        If the output of the product is used only in a weighted sum over experts, the gradient at this output
+        (``above``) is replaced by its own factors: the gradient at the sum, and the weights. Then the initial tensor of
+        all experts acts on one vector, the gradient at the sum, and the bound is sharper.
         """
         written = [] if modes else _expand_gradient(self, statement.out, t)
         if not written:
@@ -408,8 +410,8 @@ class BoundRun(Trajectory):
         return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns an upper bound on the part of the change of a signal ``W x`` that is due to an update of W by those
-        gradients only which came through the signal ``via``.
+        """Returns an upper bound on the part of the change of a signal ``W x`` that comes from gradients on one path: W
+        is updated by those gradients only that came through the signal ``via``.
 
         Raises:
             BeyondPowerCounting: the optimizer divides the step by the size of the whole gradient, which may be smaller
@@ -426,36 +428,37 @@ class BoundRun(Trajectory):
 
 
 def _has_bounded_slope(s: Statement) -> TypeGuard[Function]:
-    """Whether a statement is a function with a bounded slope, from which its bound follows. Statements of other kinds
-    are bounded by their training rules (``rules.py``)."""
+    """Whether a statement is an elementwise function, a softmax or a norm, whose change and gradient are bounded by its
+    slope. Statements of other kinds are bounded by their training rules (``rules.py``)."""
     return isinstance(s, Function) and s.kind.kind in ("entrywise", "softmax", "norm")
 
 
 def find_affected_norms(run: BoundRun) -> frozenset[str]:
-    """Returns the norms whose divisor after an update may differ from the initial one: those whose argument may outgrow
-    its initial size, and all norms that are computed from their outputs."""
+    """Returns the outputs of the norms whose divisor after an update may differ from the initial one: norms whose
+    argument may outgrow its initial size, and all norms that are computed from their outputs."""
     norms = (s for s in run.network.functions if s.kind.kind == "norm")
     return frozenset(s.out for s in norms if not find_dependencies(run.network, s.out).isdisjoint(run.outgrown))
 
 
 def find_changed_norms(run: BoundRun) -> dict[str, str]:
-    """Returns those affected norms (``find_affected_norms``) for which no divisor is known that holds at every step, as
-    a map from the norm to its argument."""
+    """Returns those norms whose divisor may change during training (``find_affected_norms``) and for which no divisor
+    is known that holds at every step. Maps the output of each norm to its argument."""
     shaken = find_affected_norms(run)
     norms = {s.out: s.inputs[0].name for s in run.network.functions if s.out in shaken}
     return {x: y for x, y in norms.items() if x in run.outgrown or x not in run.context.divisors}
 
 
 def _inverse_divisor(run: BoundRun, s: Function) -> int:
-    """Returns an upper bound on 1/divisor of an affected norm after any update, as an exponent of n packed into an
-    integer; a size that counts as unbounded if nothing is known about the divisor."""
+    """Returns an upper bound on 1/divisor after any update, as an exponent of n packed into an integer, for a norm
+    whose divisor may change during training (``find_affected_norms``). If nothing is known about the divisor, it is a
+    very large exponent that stands for "unbounded"."""
     known = run.context.divisors.get(s.out)
     return run._endless if known is None else -known.size
 
 
 def _growth_limit(run: BoundRun) -> Fraction:
-    """Returns the exponent above which a bound counts as unbounded: ``FAR`` times the largest exponent among those of
-    the axes on the ray and those of the scaling."""
+    """Returns the exponent above which a bound counts as unbounded: ``FAR`` times the largest of the rates of the axes
+    and the exponents of init stds, learning rates, epsilons and multipliers."""
     p = run.point
     exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
     return FAR * max(run.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
@@ -467,8 +470,9 @@ def _explain_outgrown(source: str, norm: str) -> str:
 
 
 def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
-    """Returns the functions that recompute the bounds, by the key of the bound: changes in the order of the forward
-    pass, then gradients in the order of the backward pass."""
+    """Returns the functions that recompute the bounds, by the key of the bound (``("change", signal)`` or
+    ``("gradient", signal)``): changes in the order of the forward pass, then gradients in the order of the backward
+    pass."""
     passes: dict[Bounded, Callable[[], Signal]] = {}
     for statement in run.network.statements:
         passes["change", statement.out] = partial(run.compute_change, statement, 1)
@@ -479,8 +483,9 @@ def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
 
 
 def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
-    """Returns signals whose product is the gradient at a signal, if this signal is used once, in a product without a
-    tensor; otherwise an empty list."""
+    """Returns the factors of the gradient at a signal, if the signal is used once, in a product with weights but no
+    tensor: for ``y[a] = sum_i p[i] x[i,a]``, the gradient at x is the gradient at y times p. Otherwise returns an empty
+    list."""
     readers = run.network.consumers(signal)
     if len(readers) != 1:
         return []
@@ -498,8 +503,8 @@ def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
 
 
 def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
-    """Returns the value of a factor of a weighted sum. For a gate that is represented by its mean, this is the initial
-    value."""
+    """Returns the value, after t updates, of a factor of a product without a tensor. For a gate that is represented by
+    its mean, this is the initial value."""
     return run.read_factor(factor, "initial" if is_held(run.network, factor.name) else "value", t)
 
 
@@ -513,6 +518,6 @@ def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]
 
 
 def _may_reach_one(algebra: Algebra, s: Signal) -> bool:
-    """Whether the upper bound on a signal is of order 1 or larger."""
+    """Whether the upper bound on the size of a signal is n^0 or larger."""
     size = algebra.upper_bound(s)
     return size is not None and algebra.exponent(size) >= 0

@@ -31,8 +31,8 @@ class Bracket:
     Attributes:
         low: certified lower bound on the exponent of n; None if there is none.
         high: certified upper bound on the exponent of n; None if there is none.
-        form: the largest monomial that was found: powers of the axes and multiples of the unknowns; None if none was
-            found.
+        form: formula of the largest monomial that was found: a power of each axis, and the multiples of the unknown
+            exponents (init std, learning rate, ...) that it contains; None if no monomial was found.
         assumes: assumptions beyond power counting on which the bounds depend (names in ``ASSUMPTIONS``), and reasons
             why something is unknown.
         why: the reason why the size is undecided; "" if it is decided or no reason is known.
@@ -47,8 +47,8 @@ class Bracket:
     lead: Fraction | None = None
 
     def without_assumptions(self) -> Bracket:
-        """Returns the bracket itself if it depends on no assumptions beyond power counting; otherwise an undecided
-        one."""
+        """Returns the bracket itself if it depends on no assumptions beyond counting powers of n; otherwise a bracket
+        without bounds."""
         if not self.decided or not self.assumes:
             return self
         return Bracket(why=f"it assumes {join_assumptions(self.assumes)}")
@@ -65,7 +65,8 @@ class Bracket:
 
     @property
     def unknown(self) -> bool:
-        """True if the size is undecided and not even a monomial of the quantity was found."""
+        """True if nothing is known of the size: it is undecided, and not a single monomial of the quantity was
+        found."""
         return not self.decided and self.lead is None
 
     @property
@@ -94,12 +95,12 @@ class Bracket:
 def bracket_monomial(
     lead: Fraction, form: Form, certain: bool, below: bool, why: str = "", assumes: frozenset[str] = frozenset()
 ) -> Bracket:
-    """Returns the bracket of a quantity, given its leading monomial and whether this monomial is an upper and a lower
-    bound.
+    """Returns the bracket of a quantity, given the largest monomial that was found in it, and whether this monomial is
+    an upper bound, a lower bound or both.
 
     Args:
         lead: exponent of the monomial.
-        form: the monomial.
+        form: the formula of the monomial.
         certain: True if nothing larger than the monomial was dropped (certifies the upper bound).
         below: True if nothing can cancel the monomial (certifies the lower bound).
         why: the reason why the size is undecided.

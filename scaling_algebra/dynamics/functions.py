@@ -1,7 +1,7 @@
 """Rules of elementwise functions, of selections (top-K) and of softmax under training.
 
-A function is represented by a generic polynomial: relu by c_0 + c_1 x + c_2 x^2 + ... with unknown coefficients, tanh
-by odd powers only.
+A function is represented by a polynomial with unknown (generic) coefficients: tanh by c_1 x + c_3 x^3 + ..., and relu,
+whose odd part is linear, by c_1 x + c_2 x^2 + c_4 x^4 + ...
 Read next: ``norms.py`` (functions that divide by the size of their argument), ``rules.py`` (all kinds of statements).
 """
 
@@ -68,8 +68,8 @@ class Entrywise:
         return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, indices), t)
 
     def find_slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """Returns the derivative at the argument after t updates, elementwise. Its powers are one less than those of
-        the function."""
+        """Returns the derivative of the function, elementwise, at its argument after t updates, as a polynomial whose
+        powers are one less than those of the function."""
         key = ("slope", s.out, t)
         return tr.remember(
             key, f"slope of {s.out}@{t}", lambda: self._sum_powers(tr, s, t, {p - 1 for p in _list_degrees(tr, s) if p})
@@ -92,7 +92,8 @@ class Entrywise:
         return tr.algebra.add([*parts, tr.with_name(moved, f"slope times {s.inputs[0].name}@{t}")])
 
     def _sum_powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
-        """Returns the elementwise sum of the given powers of the argument after t updates, with generic coefficients.
+        """Returns the sum of the given powers of the function's argument after t updates, elementwise, with unknown
+        (generic) coefficients.
 
         Args:
             tr: the training run.
@@ -118,13 +119,13 @@ class Entrywise:
         return tr.algebra.add(parts)
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Returns a change or a gradient without its mean over the function's index, if the outputs of the function
-        have a constant sum (softmax); otherwise unchanged."""
+        """Subtracts the mean over the function's index from a change or a gradient, if the outputs of the function have
+        a constant sum (softmax); otherwise returns it unchanged."""
         return signal
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         """Returns the argument of the function: its initial value, its change or its value after t updates. Subclasses
-        subtract what the function ignores."""
+        subtract the part on which the function does not depend, such as the mean for a softmax."""
         return tr.read_factor(s.inputs[0], which, t)
 
     def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
@@ -133,8 +134,8 @@ class Entrywise:
         return signal
 
     def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns why nothing is known of the function except that its values are bounded; "" if its polynomial is
-        valid.
+        """Tests whether a polynomial represents the function at its argument after t updates. Returns "" if it does,
+        otherwise the reason why not; then nothing is known of the function except that its values are bounded.
 
         Raises:
             BeyondPowerCounting: not even that is known, since the function is steep, such as exp.
@@ -152,7 +153,7 @@ class Entrywise:
         return reason
 
     def explain_heavy_tails(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns a message if exp of the argument may have no finite second moment, else "".
+        """Returns a reason why exp of the argument may have no finite second moment; "" if it has one.
 
         Law: a step changes x along its gradient, which contains the factor e^x if no normaliser bounds the step. If x
         is Theta(1) and then changes by Theta(1), nothing is known. Fails: if x has heavier tails than a Gaussian.
@@ -190,8 +191,8 @@ class Entrywise:
     # top-K selections: other entries are selected if the argument changed by at least its spread
 
     def _select_entries(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Returns a signal at the entries that the function selects after t updates, and zero elsewhere; the signal
-        itself if the function does not select."""
+        """Sets those entries of a signal to zero that the function (a top-K selection) does not select after t updates.
+        Returns the signal itself if the function does not select."""
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
@@ -203,8 +204,8 @@ class Entrywise:
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
         """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as an exponent of
-        n packed into an integer, if only a small share of them is replaced; None if the mask does not change, or if the
-        entries are selected anew.
+        n packed into an integer, if training replaces only a small share of them. Returns None if the mask does not
+        change, or if all entries are selected anew.
 
         Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
         of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
@@ -218,13 +219,13 @@ class Entrywise:
         return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
     def name_selection(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns the name of the 0/1 mask of the selected entries. It contains the step at which they were
-        selected."""
+        """Returns the name of the 0/1 mask of the entries that the function (a top-K selection) selects. It contains
+        the step at which they were selected, so that masks of different steps differ."""
         return f"{INDICATOR}{s.out}@{self._find_selection_step(tr, s, t)})"
 
     def _find_selection_step(self, tr: TrainingRun, s: Function, t: int) -> int:
-        """Returns the step at which the entries were selected that are used after t updates: 0, or t if the argument
-        has changed by as much as its spread, so that the selection is a new one.
+        """Returns the step whose top-K selection is used after t updates: 0 as long as the initial selection is valid,
+        or t if the argument has changed by as much as its spread, so that the entries are selected anew.
 
         Raises:
             BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
@@ -247,13 +248,14 @@ class Entrywise:
         return t
 
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Whether entries of the argument with the same initial value change differently."""
+        """Whether entries of the argument with the same initial value may change differently, so that a top-K selection
+        swaps some of them."""
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
         return tr.algebra.varies_independently(change, first, s.over)
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
-        """Returns the size of the argument before training, or of its change, as an exponent of n packed into an
-        integer; None if it is exactly zero.
+        """Returns the size of the function's argument before training (``which`` = "initial") or of its change
+        ("change"), as an exponent of n packed into an integer; None if it is exactly zero.
 
         Raises:
             Exhausted: the size is not certified.
@@ -330,10 +332,9 @@ whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms
 
 
 def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """Returns a message if the argument of a bounded or steep function exceeds O(1), else "".
-
-    In this case nothing is known of a bounded function except that its values are bounded.
-    """
+    """Returns the reason why powers of n do not describe a function's output, if a bounded or steep function (tanh,
+    exp) has an argument that exceeds O(1); otherwise "". All that is known of a bounded function then is that its
+    values are bounded."""
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.exponent(size) <= 0:
         return ""
@@ -343,8 +344,9 @@ def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) 
 
 
 def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
-    """Returns the change of a function's argument, without the direct contribution of optimizer steps that normalise
-    each entry, since the entries of these steps are bounded. For a softmax the mean over its index is subtracted."""
+    """Returns the part of the change of a function's argument that may have heavy tails: the change without the direct
+    contribution of optimizer steps that normalise each entry, since the entries of these are bounded. For a softmax the
+    mean over its index is subtracted."""
     (source,) = s.inputs
     producer, moved = tr.network.producer(source.name), tr.read_factor(source, "change", t)
     if (
@@ -358,13 +360,14 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
 
 
 def mean_value(tr: TrainingRun, s: Function) -> Signal:
-    """Returns the constant part of a function's value, such as 1/n for a softmax over n entries."""
+    """Returns the constant part of a function's value: 1/n for a softmax over n entries, 1 for any other function."""
     whole = tr.algebra.constant(tr.network.signals[s.out])
     return SOFTMAX.scale_to_value(tr, s, whole) if s.kind.kind == "softmax" else whole
 
 
 def _list_degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
-    """Returns the powers of the argument that occur in the polynomial that represents a function."""
+    """Returns the powers of the argument in the polynomial that represents a function, such as {1, 2} for relu or {1,
+    3} for tanh. The highest power depends on the network and the settings."""
     powers, degrees = s.kind.powers, tr.context.degrees
     if is_linear(tr.network, s):
         return frozenset({1})

@@ -39,7 +39,8 @@ class _Entry:
 
 
 class Ledger:
-    """A cache of results that charges every query for the work of all results it needs.
+    """A cache of results that charges every query (a request for the size of a quantity) for the work of all results it
+    needs, whether they were cached or not.
 
     Args:
         algebra: the algebra that counts the work and whose budget limits the work of a query.
@@ -56,7 +57,7 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """Starts a new query inside this context, with no work charged so far. A query inside another one is charged
+        """Starts a new query in a context manager, with no work charged so far. A query inside another one is charged
         separately."""
         outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
@@ -115,8 +116,8 @@ class Ledger:
             raise Exhausted
 
     def _count_needed_work(self, key: Hashable, error: Exhausted) -> int:
-        """Returns the work that an unfinished result had needed when its computation failed, and records it in
-        ``error``.
+        """Returns the work that a result had needed when its computation failed because the work limit was exceeded,
+        and records it in ``error``.
 
         This is the work of the result on which the computation failed (from ``error``) plus that of all other results
         needed before.
@@ -129,8 +130,8 @@ class Ledger:
         return work
 
     def _sum_work(self, key: Hashable, known: set[Hashable]) -> int:
-        """Returns the work of a result and of all results it needs, except those whose keys are in ``known``. Adds the
-        keys of the counted results to ``known``."""
+        """Returns the work (nodes that searches visited) for a result and for all results it needs, except those whose
+        keys are in ``known``. Adds the keys of the counted results to ``known``."""
         work, todo = 0, [key]
         while todo:
             name = todo.pop()

@@ -80,8 +80,9 @@ class Norm:
         Args:
             tr: the training run.
             s: the norm.
-            rest: the signal, after the leading multiple of the direction has been removed.
-            along: the projection (``_project_onto``).
+            rest: the signal, from which the part proportional to the leading monomial of the direction has been
+                removed.
+            along: the projection of the signal on the direction (``_project_onto``).
             direction: the direction.
         """
         left = (
@@ -90,8 +91,8 @@ class Norm:
         return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
     def _project_onto(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
-        """Returns ``direction <a, b> / n``, where the inner product is over the n entries along the index of the
-        norm."""
+        """Returns ``direction <a, b> / n``, where the inner product is over the n entries along the index of the norm.
+        With a = ``direction`` = y, the output of the norm, this is the projection of b on y."""
         indices = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, indices.replace(s.over, ""))
         if tr.algebra.budget.bounds_inner_products and not t and not any(map(tr.grows, inner.indices)):
@@ -155,8 +156,9 @@ def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
 
 
 def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
-    """Yields the tensors whose updates change the gradient at the output y of a norm by a multiple of y only. The norm
-    removes this multiple, so the updates have no effect as long as y is unchanged.
+    """Yields the tensors whose updates change the gradient at the output y of a norm by nothing but a multiple of y.
+    The norm removes this multiple, so as long as y is unchanged, these updates have no effect on the gradient below the
+    norm.
 
     Law: if a tensor is used once, in a sum over the norm's index of itself times y and nothing else, its gradient is g
     y, so that its contribution to the gradient at y is a multiple of y. The same holds for steps that normalise a whole
@@ -224,7 +226,8 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-    """Returns a signal divided by a norm's divisor after t updates, which is the size of the norm's argument."""
+    """Divides a signal by the divisor that a norm has after t updates. The divisor is the size of the norm's
+    argument."""
     return tr.algebra.scale_by(signal, find_divisor(tr, s, t))
 
 

@@ -47,8 +47,8 @@ class Branch:
 
 
 def restricted_points(network: Network, point: Point, signal: str) -> Iterator[Point]:
-    """Yields points of the scaling at which few tensors train. Those at which a signal is most likely to change come
-    first.
+    """Yields choices of exponents (points) with which few tensors train, so that sizes are easy to compute; a size
+    found there is a lower bound. Points with which a signal is most likely to change come first.
 
     First only the tensor that is nearest to the signal trains, then only one of the others, then the nearest one
     together with one of the others. Tensors that start at zero always train, since without them nothing changes.
@@ -72,14 +72,16 @@ def _restrict_point(
     learning: set[str],
     zeroed: tuple[Branch, ...],
 ) -> Point:
-    """Returns the point at which only some tensors train, and branches in which nothing trains are zero.
+    """Returns the choice of exponents with which only some tensors train, and parts of the network in which nothing
+    trains are zero.
 
     Args:
         network: the network.
-        point: the unrestricted point.
+        point: the exponents of the full run.
         signal: the signal whose size is computed, which must stay nonzero; "" for none.
-        candidates: all branches of the network.
-        learning: tensors that train. Tensors that start at zero, and ends of ``zeroed``, train as well.
+        candidates: all parts of the network (branches) that may be set to zero.
+        learning: tensors that train. Tensors that start at zero, and the last tensors (``ends``) of ``zeroed``, train
+            as well.
         zeroed: branches that start at zero.
     """
     ends, exempt = (frozenset[str]().union(*(getattr(b, x) for b in zeroed)) for x in ("ends", "inside"))
@@ -94,7 +96,8 @@ def _restrict_point(
 
 @lru_cache(maxsize=64)
 def find_branches(network: Network) -> tuple[Branch, ...]:
-    """Returns the residual branches: terms of a sum that have another term of the same sum as an input."""
+    """Returns the residual branches of a network, such as ``f(h)`` in ``h + f(h)``: terms of a sum that have another
+    term of the same sum as an input."""
     residual = []
     for s in network.statements:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
@@ -114,8 +117,8 @@ def find_branches(network: Network) -> tuple[Branch, ...]:
 
 @lru_cache(maxsize=64)
 def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
-    """Returns a branch for the logits of each softmax. Its signals are those that are used only to compute these
-    logits."""
+    """Returns, for each softmax, the computation of its logits, as a part of the network that may be set to zero. It
+    contains the signals that are used for nothing but these logits."""
     logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):
@@ -143,7 +146,8 @@ def find_dependencies(network: Network, signal: str, dead: frozenset[str] = froz
     Args:
         network: the network.
         signal: the signal.
-        dead: tensors that are zero and stay zero. A product with one of them is zero, so its factors do not matter.
+        dead: tensors that are zero and stay zero. A product with one of them is zero, so it does not depend on its
+            factors.
     """
     found, todo = set[str](), [signal]
     while todo:
@@ -165,8 +169,8 @@ def find_signal(network: Network, quantity: Quantity) -> str:
 
 
 def _rank_tensors(network: Network, signal: str) -> list[str]:
-    """Returns all tensors: first those used to compute a signal or anything before it, in backward order, then the
-    others."""
+    """Returns all tensors in the order in which they are likely to change a signal: first those used to compute it or
+    anything before it, in backward order, then the others."""
     statements = network.statements
     at = next((k + 1 for k, s in enumerate(statements) if s.out == signal), 0)
     return list(

@@ -24,8 +24,8 @@ from scaling_algebra.spec.scaling import Point
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The update of a tensor in one step that is due to one use of the tensor: ``scalars * gradient * inputs``. Its
-    indices are those of the tensor.
+    """The update of a tensor in one optimizer step, as a product ``scalars * gradient * inputs`` with the indices of
+    the tensor. A tensor that the network uses several times has one increment for each use.
 
     Attributes:
         step: number of the step, starting at 0.
@@ -57,10 +57,10 @@ Updates = Callable[[str], Sequence[Increment]]
 
 
 class Products:
-    """Multiplies signals and tensors at one point of the scaling.
+    """Multiplies signals and tensors, for one choice of the exponents of init stds and multipliers.
 
     Attributes:
-        initial: maps each parameter to its initial tensor.
+        initial: maps each parameter to its initial tensor, as a signal.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point) -> None:
@@ -85,12 +85,12 @@ class Products:
             self._multipliers[SHARE] = share
 
     def list_scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
-        """Returns the factors for the named multipliers. Multipliers that are constants have no factor: only free
-        parameters and the share K/M have one."""
+        """Returns the scalar factors for the named multipliers. Only multipliers whose exponent is a free parameter,
+        and the share K/M, have one; multipliers that are constant numbers are skipped."""
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
     def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
-        """Returns a signal multiplied by the given named multipliers."""
+        """Multiplies a signal by the multipliers with the given names."""
         scalars = self.list_scalars(multipliers)
         return self.algebra.scale_by(signal, *scalars) if scalars else signal
 
@@ -98,14 +98,15 @@ class Products:
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
     ) -> Signal:
         """Returns the product of tensors and signals in one term of an equation, where each tensor is replaced by its
-        initial value or by its updates.
+        initial value or by the sum of its updates, as ``modes`` says.
 
-        An update is contracted in the forward pass with the signal that the tensor acts on, and in the backward pass
-        with the gradient. These inner products are tagged for explanations.
+        An update is a product of a gradient and inputs. In the forward pass the inputs are multiplied first with the
+        signal that the tensor acts on, in the backward pass the gradient with the gradient from above. These inner
+        products get a label for explanations.
 
         Args:
             term: the term.
-            modes: "init" (the initial tensor) or "update" (the sum of its updates) for each tensor.
+            modes: for each tensor, "init" (the initial tensor) or "update" (the sum of its updates).
             above: the gradient in a backward pass, else [].
             others: the other factors.
             out: indices of the result.
@@ -164,7 +165,8 @@ class Products:
         return self.algebra.scale_by(self.multiply([inner, *rest], out), *scalars)
 
     def _relabel_increment(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
-        """Returns the gradient and the inputs of an update, with the indices that the tensor has in an equation.
+        """Returns the gradient and the inputs of an update, with their indices renamed to those that the tensor has in
+        an equation.
 
         Args:
             x: the tensor in the equation.
@@ -179,12 +181,12 @@ class Products:
         return relabel[0], relabel[1:]
 
     def _relabel_initial(self, x: Factor) -> Signal:
-        """Returns an initial tensor with the indices that it has in an equation."""
+        """Returns an initial tensor with its indices renamed to those that it has in an equation."""
         return self.algebra.rename_indices(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
     def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
-        """Returns a product of signals. Factors that are 1 are skipped, and the result is constant along indices that
-        no other factor has.
+        """Returns a product of signals. Factors that are 1 are skipped; if only such a factor has an index, the result
+        is constant along this index.
 
         Args:
             operands: the factors.
@@ -200,11 +202,12 @@ class Products:
         )
 
     def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
-        """Returns signals whose sizes can be multiplied to give the entry size of a product of ``factors`` with the
-        indices of a tensor.
+        """Returns signals whose sizes can be multiplied to give the size of an entry of a tensor, which is a product of
+        ``factors``.
 
-        These are the factors themselves. If an index is summed, or two indices of a factor have the same axis, it is
-        the product alone.
+        These are the factors themselves if each entry is a product of one entry of each factor: rms(u_i v_j) = rms(u)
+        rms(v). If an index is summed, or two indices of a factor have the same axis, the product is computed, and
+        returned alone.
         """
         indices = self.algebra.drop_fixed(self.network.tensors[role].indices)
         if any(c not in indices for s in factors for c in s.indices) or any(self._repeats_axis(s) for s in factors):
@@ -226,7 +229,7 @@ class Products:
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 
     def _repeats_axis(self, s: Signal) -> bool:
-        """Whether two indices of a signal run along the same axis, so that its diagonal may be larger than the other
-        entries."""
+        """Whether two indices of a signal run along the same axis; then the entries on its diagonal may be larger than
+        the others."""
         axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -52,7 +52,8 @@ class Run(Protocol):
         """Returns a signal after t updates minus its initial value."""
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
-        """Returns a part of a product, computed with the initial values of its gates.
+        """Returns a part of a product such as ``W x``, computed with the initial values of its gates: ``mode`` chooses
+        W_0 or dW, and ``which`` chooses x_0, dx or x_t.
 
         Args:
             statement: the product.
@@ -63,20 +64,23 @@ class Run(Protocol):
         """
 
     def gate_change(self, statement: Product, t: int) -> Any:
-        """Returns the part of a product that is due to the change of its gates."""
+        """Returns the part of a product that is due to the change of its gates, that is, of signals that weight the
+        others, such as routing weights."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
-        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
-        which came through the signal ``via``."""
+        """Returns the part of the change of a signal ``W x`` that comes from gradients on one path: W is updated by
+        those gradients only that came through the signal ``via``."""
 
     def spread(self, function: Function, t: int) -> Any:
-        """Returns the argument of a function minus its mean along the function's index."""
+        """Returns the argument of a function minus its mean along the index on which the function acts, after t
+        updates."""
 
     def relative(self, signal: Any, source: str, t: int) -> Any:
-        """Returns a signal divided by the root-mean-square of the signal ``source`` after t updates."""
+        """Returns a signal divided by the root-mean-square that the signal named ``source`` has after t updates."""
 
     def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
-        """Returns a part of a norm's argument, divided by the norm's divisor after t updates."""
+        """Returns a part of the argument of a norm (``signal``), divided by the divisor of this norm after t
+        updates."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
         """Returns the derivative of the output with respect to a signal.
@@ -96,22 +100,23 @@ class Run(Protocol):
         """Returns the root-mean-square of the entries of a tensor's gradient after t updates."""
 
     def vary_only(self, changing: str, outside: Collection[str]) -> Run:
-        """Returns a run of the same training in which only one thing changes: a tensor, or one of the signals
-        ``outside``.
+        """Returns a run of the same training in which only ``changing`` changes: a tensor, or one of the signals
+        ``outside``, which enter a part of the network.
 
         All other tensors and all other signals of ``outside`` keep their initial values.
         """
 
     def for_loss(self, loss: str) -> Run:
-        """Returns a run of the same training whose gradients are those of one loss only: the output or an auxiliary
-        loss."""
+        """Returns a run of the same training whose gradients are those of one loss only: the network's output or an
+        auxiliary loss (``loss`` is the name of its signal)."""
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Any:
-        """Returns the gradient of an auxiliary loss at a signal, divided by the size of the gradient of the output
-        there."""
+        """Returns the gradient of an auxiliary loss at a signal after t updates, divided by the size of the gradient of
+        the network's output at this signal."""
 
     def relative_to_undecayed(self) -> Run:
-        """Returns a run of the same training in which changes are relative to initial values without weight decay."""
+        """Returns a run of the same training in which changes are measured from the values at the start of training: a
+        tensor changes by W_t - W_0. In all other runs, its change is W_t minus what weight decay has left of W_0."""
 
     def inner(self, left: Any, right: Any) -> Any:
         """Returns the inner product of two signals. It sums over all indices except those of experts."""
@@ -163,8 +168,9 @@ def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
 def list_decay_quantities(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
     """Returns additional quantities for an optimizer with decoupled weight decay; empty for any other optimizer.
 
-    All other quantities measure changes relative to initial values that decay, and so show only what was learned. These
-    measure them relative to the initial values at the start of training, as one would log them.
+    Such an optimizer shrinks the initial value of a tensor as well. All other quantities count this decay as no change,
+    and so show only what was learned. The additional ones include it: they measure the difference from the value at the
+    start of training, as one would log it.
     """
     if not any(rule.decoupled_decay for rule in trained.rules):
         return {}
@@ -190,11 +196,12 @@ def _read_decayed_update(role: str) -> Reading:
 
 
 def list_parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
-    """Returns the parts of a statement's output as a map: name of the part -> (formula, function that evaluates it).
+    """Returns the parts into which a statement's output is split, as a map: name of the part -> (formula, function that
+    evaluates it).
 
-    A product with tensors has the parts ``init``, ``propagating``, ``effective`` and ``cross``, and ``regated`` if it
-    has trained gates. For ``h2 = W2 h1`` the first four are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. A function has
-    the parts of its argument.
+    A product with tensors has the parts ``init``, ``propagating``, ``effective`` and ``cross``: for ``h2 = W2 h1`` they
+    are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. If it has trained gates, ``regated`` is the part due to their change.
+    A function of such a product has the parts of its argument.
     """
     x = statement.out
     initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
@@ -217,7 +224,7 @@ def _list_product_parts(network: Network, statement: Product, initial: Reading) 
     Args:
         network: the network.
         statement: the product.
-        initial: the function that evaluates its initial value.
+        initial: the function that evaluates the initial value of the product.
     """
     terms = expand_product(network, statement)
     if not any(term.tensors for term in terms):
@@ -248,8 +255,8 @@ def _list_product_parts(network: Network, statement: Product, initial: Reading) 
 
 
 def _write_weighted_sum(network: Network, statement: Product) -> str:
-    """Returns the formula of a product in which weights multiply a signal, without the tensors behind the signal, such
-    as ``M^-a sum_i phi_i h3i``."""
+    """Returns the formula of a product in which weights multiply a signal, such as ``M^-a sum_i phi_i h3i``. The
+    tensors from which the signal is computed are not written out."""
     summed = summed_expert_indices(network, statement)
     weights = [w.name for w in expand_product(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
@@ -258,17 +265,17 @@ def _write_weighted_sum(network: Network, statement: Product) -> str:
 
 
 def _pass_through(function: Function, read: Reading) -> Reading:
-    """Returns the function that evaluates a part of a function's output, given the one for the same part of its
-    argument. For a norm, the part is divided by the norm's divisor; for any other function, it is the part of the
-    argument itself."""
+    """Returns the function that evaluates a part of a function's output, given ``read``, which evaluates the same part
+    of its argument. For a norm, the part is divided by the norm's divisor; for any other function, it is the part of
+    the argument itself."""
     if function.kind.kind == "norm":
         return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 
 def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
-    """Splits ``"<A, B@t>"`` into its two sides, each as a pair (quantity, t). If a side has no ``@t``, its t is None.
-    If the name is not of this form, the list is empty.
+    """Splits ``"<A, B@t>"`` into two pairs (quantity, t): ``[("A", None), ("B", t)]``. A side without ``@t`` has None
+    in place of t. If the name is not of this form, the list is empty.
 
     Raises:
         UsageError: t is not a number of updates.
@@ -315,8 +322,9 @@ def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
 
 
 def _list_forward(network: Network) -> list[Quantity]:
-    """Returns the quantities of the forward pass: for each signal its value, its change and their parts; for signals
-    whose spread matters, their deviation from the mean."""
+    """Returns the quantities of the forward pass: for each signal its value, its change, and the parts of both; for
+    signals on whose spread along an index some function depends, such as softmax logits, also the deviation from their
+    mean."""
     entries = []
     for statement in network.statements:
         x = statement.out
@@ -343,10 +351,9 @@ def _list_forward(network: Network) -> list[Quantity]:
 
 
 def _list_weight_parts(network: Network, statement: Statement) -> list[Quantity]:
-    """Returns the parts of a signal for a weight that is a product of tensors, such as ``B A`` in LoRA.
-
-    These are the parts due to the update of the tensor that acts first (here A), and due to the change of its input.
-    """
+    """Returns the parts of the output of a weight that is a product of tensors, such as ``B A`` in LoRA. One is due to
+    the update of the tensor that acts first (here A), the others to the change of its input. The list is empty for any
+    other statement."""
     above = find_weight_products(network).get(statement.out, ())
     if not above or not isinstance(statement, Product) or not statement.tensor:
         return []
@@ -397,9 +404,9 @@ def _list_update_parts(network: Network, statement: Statement) -> list[Quantity]
 
 
 def _list_pathways(network: Network) -> list[Quantity]:
-    """Returns quantities that describe how the router responds to the update of the layer below the experts: for each
-    path on which gradients reach this layer, the response to the part of the update due to this path (MSSP paper, App.
-    C)."""
+    """Returns quantities that show how the router's output changes because the layer that it reads was updated.
+    Gradients reach this layer on several paths, through the router and through the experts; each quantity is due to the
+    part of the update from one path (MSSP paper, App. C)."""
     entries = []
     for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
         if len(routed.factors) != 1 or not is_one_layer(network, x := routed.factors[0].name):
@@ -420,8 +427,9 @@ def _read_path(routed: Product, x: str, via: str) -> Reading:
 
 
 def _list_aggregates(network: Network) -> list[Quantity]:
-    """Returns the pieces of a sum over experts (MSSP paper, App. I.3): A1, A2.k and A3, each due to the change of one
-    tensor or input alone, and D, due to the joint change of the outer tensor and its input."""
+    """Returns the parts of the change of a sum over experts (MSSP paper, App. I.3): A1, A2.k and A3, each due to the
+    change of one tensor or one input alone, and D, due to the joint change of the last tensor before the sum and its
+    input."""
     entries = []
     for e in experts(network):
         for piece, changing in e.pieces.items():
@@ -434,15 +442,16 @@ def _list_aggregates(network: Network) -> list[Quantity]:
 
 
 def _read_piece(e: ExpertSum, changing: str) -> Reading:
-    """Returns the function that evaluates a piece of a sum over experts: the change of the sum if only ``changing``
-    changes. If ``changing`` is "", it is the initial value of the sum."""
+    """Returns the function that evaluates the change of a sum over experts if only ``changing`` changes (a tensor or a
+    signal that enters the experts). If ``changing`` is "", the function evaluates the initial value of the sum."""
     if not changing:
         return lambda run, t: run.initial(e.out)
     return lambda run, t: run.vary_only(changing, (*e.entering, *e.gates)).change(e.out, t)
 
 
 def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
-    """Returns the formula of a piece of a sum over experts, such as ``M^-a sum_i phi_i W3_0 dW2_t h1_0``.
+    """Returns the formula of the change of a sum over experts if only ``changing`` changes, such as ``M^-a sum_i phi_i
+    W3_0 dW2_t h1_0``. If ``changing`` is "", it is that of the initial value.
 
     Products of one tensor and one signal are written out. If the piece is computed in another way, the formula ends
     with the name of what changes: ``h2 by dG_t`` is the change of h2 due to that of G.
@@ -473,11 +482,11 @@ def _list_gradients(network: Network) -> list[Quantity]:
 
 
 def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
-    """Returns the quantity for a gradient.
+    """Returns the quantity for the gradient of the network's output at a signal, or for a part of this gradient.
 
     Args:
         network: the network.
-        adjoint: the signal at which the gradient is taken, and its path.
+        adjoint: the signal, and the path if only gradients on one path count.
         suffix: name of the part of the gradient; "" for the whole gradient.
         modes: tensors of which only the initial value or only the update is used; empty for the whole gradient.
     """
@@ -519,10 +528,10 @@ def _list_tensor_sizes(network: Network) -> list[Quantity]:
 
 
 def _call_method(what: str, *of: Any) -> Reading:
-    """Returns a function (run, t) that calls a method of the training run.
+    """Returns a function (run, t) that calls the method ``what`` of the training run as ``run.what(*of, t)``.
 
     Args:
         what: name of the method.
-        of: its arguments; t is appended.
+        of: the arguments before t.
     """
     return lambda run, t: getattr(run, what)(*of, t)

@@ -21,14 +21,14 @@ from .run import BeyondPowerCounting, Modes, TrainingRun
 
 
 class Rule(Protocol):
-    """Protocol for the rules of one kind of statement: its output, the change of its output, and the gradient at its
-    inputs. ``t`` is the number of updates."""
+    """Protocol for the training rules of one kind of statement (an equation of the network): they give its output, the
+    change of its output, and the gradient at its inputs. ``t`` is the number of updates."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """Returns the output after t updates."""
+        """Returns the output of the statement ``s`` after t updates."""
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
-        """Returns the output after t > 0 updates minus the initial output."""
+        """Returns the output of the statement ``s`` after t > 0 updates minus its initial output."""
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         """Returns the gradient of the network's output with respect to one input of a statement.
@@ -92,8 +92,9 @@ class _Sum:
 
 
 class _Gate:
-    """Rule of a gate that is replaced by its mean and slope. Its initial value is Theta(1) and independent of the
-    weights, and its change is the change of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
+    """Rule of a gate, that is, a function whose output weights the experts, if it is represented by its mean and slope.
+    Its initial value is Theta(1) and independent of the tensors, and its change is the change of its argument. Source:
+    standing assumption B2 of MSSP paper, J.2."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")

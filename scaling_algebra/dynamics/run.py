@@ -148,18 +148,19 @@ class TrainingRun:
         raise NotImplementedError
 
     def own_statement(self, statement: S) -> S:
-        """Returns the statement of this run's network that has the same output as a given statement. It may use other
-        names of indices."""
+        """Returns the statement of this run's network that computes the same output as a given statement. Its indices
+        may have other names, as in a run of one token, whose experts have an index of their own."""
         own = self.network.producer(statement.out)
         assert isinstance(own, type(statement))
         return own
 
     def read_factor(self, factor: Factor, which: Which, t: int) -> Signal:
-        """Returns the signal for a factor of an equation, with the indices that it has in this equation.
+        """Returns the signal that a factor of an equation stands for, with its indices renamed to those in this
+        equation.
 
         Args:
             factor: the factor.
-            which: "initial", "change" or "value".
+            which: "initial", "change" or "value" (after t updates).
             t: number of updates.
         """
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
@@ -167,7 +168,8 @@ class TrainingRun:
         return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.indices)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        """Returns a part of a product, computed with the initial values of its gates.
+        """Returns a part of a product such as ``W x``, computed with the initial values of its gates: ``mode`` chooses
+        W_0 or dW, and ``which`` chooses x_0, dx or x_t.
 
         Law: a product of changes is a sum over its factors, where one factor is replaced by its change, those before it
         have their present values and those after it their initial values.
@@ -185,7 +187,8 @@ class TrainingRun:
         )
 
     def gate_change(self, statement: Product, t: int) -> Signal:
-        """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates.
+        """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates, that
+        is, of signals that weight the others, such as routing weights.
 
         The change of a gate that is represented by its mean counts only if no summed index grows, because otherwise its
         fluctuations average out (standing assumption B2 of MSSP paper, J.2).
@@ -207,7 +210,7 @@ class TrainingRun:
         return self.algebra.scale_by(whole, *self.products.list_scalars(statement.multipliers))
 
     def grows(self, index: str) -> bool:
-        """Whether the axis of an index grows on the ray, or counts as growing by the settings."""
+        """Whether the axis of an index grows on the ray, or counts as growing on any ray (``RunContext.growing``)."""
         axis = self.network.indices[index]
         return axis in self.context.growing or self.algebra.ray[axis] > 0
 
@@ -257,16 +260,17 @@ class TrainingRun:
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        """Returns the gradient of a tensor as a sum of products, one for each use of the tensor. A product is a tuple
-        of signals: the gradient at the output, then the signals that the tensor multiplies.
+        """Returns the gradient of a tensor as a sum of products, one for each use of the tensor. Each product is a
+        tuple of signals: the gradient at the output of the statement that uses the tensor, then the signals that the
+        tensor multiplies there.
 
-        The factors have the indices of the tensor. Indices that the tensor does not have are summed.
+        Indices of the signals are renamed to those of the tensor. Indices that the tensor does not have are summed.
 
         Args:
             role: the parameter.
             t: number of updates.
-            above: computes the gradient at an output; by default ``gradient``.
-            acted: computes the value of a signal; by default ``read_factor``.
+            above: computes the gradient at an output, given its name; by default ``gradient``.
+            acted: computes the value of a factor that the tensor multiplies; by default ``read_factor``.
         """
         above = above or partial(self.gradient, t=t)
         acted = acted or partial(self.read_factor, which="value", t=t)
@@ -289,7 +293,7 @@ class TrainingRun:
         return products
 
     def with_name(self, signal: Signal, name: str) -> Signal:
-        """Returns a signal with a name for explanations."""
+        """Returns a copy of a signal with a name that explanations show."""
         return signal.replace(name=name)
 
     def note(self, text: str) -> None:
@@ -298,22 +302,23 @@ class TrainingRun:
         self.algebra.notes.add(text)
 
     def remember(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
-        """Returns a cached result, or computes and caches it with a name for explanations."""
+        """Returns the cached result for ``key``; if there is none, computes and caches it, with a name that
+        explanations show."""
         return self.ledger.remember((self.context.name, *key), lambda: self.with_name(compute(), name))
 
     def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
-        """Returns the result of applying a rule to a signal. Subclasses may reuse the result for another signal with
-        the same content.
+        """Applies a rule to a signal. This class computes it each time; subclasses may reuse the result for another
+        signal with the same content.
 
         Args:
             rule: name of the rule, for the cache.
             signal: the signal.
-            compute: applies the rule to it.
+            compute: applies the rule to the signal.
         """
         return compute()
 
     def _make_term_part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
-        """Returns the part of one term of a product; the arguments are those of ``part``."""
+        """Returns the contribution of one term of a product to ``part``, whose arguments it has."""
         out = self.network.signals[s.out]
         weights = [self.read_factor(w, "initial", 0) for w in term.weights]
         if x is not None:

@@ -41,15 +41,16 @@ _FRAMES, _DEEPEST = 200, 60_000
 
 @dataclass(eq=False)
 class Runs:
-    """The computations of one training run at one point of the scaling, one for each budget.
+    """The computations of one training run, with one choice of exponents. There is one computation for each budget (a
+    limit on precision and work).
 
     Attributes:
         ray: the ray.
-        point: the exponents of the scaling.
+        point: the exponents of all init stds, learning rates, epsilons and multipliers.
         optimizer: the optimizer.
         network: the network.
         table: the named quantities.
-        algebras: one algebra for each budget; all share a cache of products.
+        algebras: one algebra (it adds and multiplies signals) for each budget; all share a cache of products.
         certified: a function (algebra, name, t) that returns a size if any run certifies it, as an exponent of n packed
             into an integer; otherwise None.
         growing: see ``Analysis``.
@@ -75,7 +76,7 @@ class Runs:
     _runs: dict[Budget, Trajectory] = field(default_factory=dict)
 
     def algebra(self, budget: Budget) -> Algebra:
-        """Returns the algebra for a budget. In a deep network it allows more leaves of a monomial than the budget,
+        """Returns the algebra for a budget. In a deep network its monomials may have more factors than the budget says,
         because a monomial contains the tensors on the path to a signal."""
         if budget not in self.algebras:
             some = next(iter(self.algebras.values()), None)
@@ -106,12 +107,12 @@ class Runs:
         return trajectory(self.network, algebra, self.point, self.optimizer, context)
 
     def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
-        """Returns the training run in which every size is only bounded from above. Its ``why`` is the reason if there
-        are no bounds.
+        """Returns the training run that gives upper bounds on all sizes. If there are no such bounds, its ``why`` is
+        the reason.
 
         Args:
             divisors: bounds for norms whose divisor after an update differs from the initial one.
-            still: True for bounds before the first update.
+            still: True for bounds before the first update, False for bounds after any number of updates.
         """
         algebra = self.algebra(BUDGETS[0])
         context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
@@ -123,8 +124,9 @@ class Runs:
         return run
 
     def bound_gradient(self, s: Function) -> int | None:
-        """Returns an upper bound, before training, on the gradient that reaches the argument of a function through this
-        function, as an exponent of n packed into an integer; None if no bound is known."""
+        """Returns an upper bound on the gradient that a function passes to its argument before training, as an exponent
+        of n packed into an integer; None if no bound is known. Gradients that reach the argument on other paths do not
+        count."""
         sizes, source = list[int](), s.inputs[0].name
         for budget in (BUDGETS[0], INITIAL_BUDGET):
             run = self.run_for(budget)
@@ -137,7 +139,7 @@ class Runs:
         return min(sizes, key=self.algebra(BUDGETS[0]).exponent, default=None)
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Returns the bracket of a quantity that the training run with one budget gives."""
+        """Returns a lower and an upper bound on the size of a quantity, from the training run with one budget."""
         run = self.run_for(budget)
         try:
             with run.ledger.question():
@@ -159,8 +161,8 @@ class Runs:
         return bracket_monomial(algebra.exponent(packed), algebra.form(packed), certain, below, why, notes)
 
     def evaluate(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
-        """Returns a quantity in a training run: the entry size for an update or a gradient of a tensor, a signal for
-        any other."""
+        """Evaluates a quantity in a training run. The update or the gradient of a tensor gives the size of its entries,
+        any other quantity gives a signal."""
         with self.allow_deep_recursion():
             read: Signal | EntrySize = find_quantity(self.table, name).read(run, t)
         return read
@@ -197,8 +199,8 @@ class Runs:
         return any(len(list_odd_powers(run, indices)) > 1 for indices in entries)
 
     def list_lower_forms(self, name: str, t: int) -> tuple[Form, ...]:
-        """Returns monomials each of which is a lower bound on the size of a signal, on every ray and at every point of
-        the scaling.
+        """Returns monomials each of which is a lower bound on the size of a signal, whatever the ray and the exponents
+        of init stds, learning rates, epsilons and multipliers are.
 
         The list is empty if the signal is exactly zero, and for quantities that are sizes of tensors instead of
         signals.
@@ -213,8 +215,8 @@ class Runs:
         return run.algebra.list_forms(read) if isinstance(read, Signal) else ()
 
     def list_step_factors(self, role: str, t: int) -> tuple[Bracket, ...]:
-        """Returns the brackets of the scalar factors by which the optimizer multiplies the gradient after t updates;
-        empty if the gradient is exactly zero.
+        """Returns bounds on the scalar factors by which the optimizer multiplies the gradient of a tensor after t
+        updates; empty if the gradient is exactly zero.
 
         These factors are the learning rate and, if the optimizer uses them, the size of the tensor and 1/normaliser.
         """

@@ -35,12 +35,12 @@ from .updates import TensorSteps
 def make_algebra(
     network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
 ) -> Algebra:
-    """Returns the algebra with the indices and unknowns of a network.
+    """Returns the algebra (it adds and multiplies signals) with the indices and unknown exponents of a network.
 
     Args:
         network: the network.
         ray: the ray.
-        gap: monomials this far below the leading one are dropped.
+        gap: monomials whose exponent is this far below that of the largest are dropped.
         growing: axes whose indices are kept even if they do not grow on the ray.
         routed: True to treat K as smaller than M on any ray.
 
@@ -98,8 +98,8 @@ def is_sparse(network: Network, ray: Ray) -> bool:
 
 
 def select_active(network: Network) -> tuple[Network, dict[str, str]]:
-    """Returns the network as a single token sees it, with the index of all M experts replaced by one of the K active
-    experts, and a map from new index names to the old ones."""
+    """Returns the network as a single token sees it: each index that runs over all M experts is replaced by a new one
+    that runs over the K active experts. Also returns a map from the new indices to the old ones."""
     taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
@@ -159,8 +159,9 @@ def weight_expert_sums(network: Network) -> Network:
 
 
 def find_nonlinear_use(network: Network) -> Statement | None:
-    """Returns the first statement for which the model of this module is not exact: a function of the output of a sum
-    over experts, or a product of two such outputs; None if there is none."""
+    """Returns the first statement for which the model of sparse routing is not exact: a function of the output of a sum
+    over experts, or a product of two such outputs; None if there is none. The model averages over tokens, and the mean
+    of such a function is not the function of the mean."""
     summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
@@ -171,8 +172,9 @@ def find_nonlinear_use(network: Network) -> Statement | None:
 
 
 def find_nonzero_function(network: Network) -> Function | None:
-    """Returns a function that is nonzero at experts which a token does not select, and is summed over experts without a
-    factor that is zero there; None if there is none.
+    """Returns a function whose output is nonzero even at experts that a token does not select, and is summed over all
+    experts without a factor that is zero there; None if there is none. In such a sum, experts that are not selected
+    contribute.
 
     An example is ``sigmoid(topk(x))``, since sigmoid(0) = 1/2.
     """
@@ -253,7 +255,8 @@ class RoutedTrajectory(Trajectory):
         ]
 
     def _select_own(self, signal: Signal) -> Signal:
-        """Returns the entries of a signal over all experts that belong to the experts of one token."""
+        """Returns the entries that belong to the K experts of one token, of a signal that has entries for all M
+        experts."""
         self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restrict_index(signal, old, new)
@@ -288,8 +291,9 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
     """A training run of the signals of one token in which every size is only bounded from above, by bounds for the
     whole batch.
 
-    Law: before any sum over active experts, the signals of a token are those of the batch at its own experts, and as
-    large as at all experts: there a matrix of all experts acts on one vector, so its operator norm is a bound.
+    Law: before any sum over active experts, the signals of a token are those of the batch at the token's own experts,
+    and have the same size. In the batch, the matrices of all experts together act on one vector, so their operator norm
+    bounds the product.
     """
 
     _batch: BoundRun

@@ -42,7 +42,7 @@ that make entries of it exactly zero; the term itself)."""
 
 
 def vanishes(factors: Factors) -> bool:
-    """Whether a product is exactly zero because one of its factors is."""
+    """Whether a product of signals is exactly zero because one of its factors is."""
     return any(s.is_zero for s in factors)
 
 
@@ -50,8 +50,9 @@ def vanishes(factors: Factors) -> bool:
 
 
 def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
-    """Returns the gradient of a tensor, for each use as a tuple of factors, for an optimizer that uses only its sign.
-    In the largest of these products, factors are replaced by simpler signals of the same sign.
+    """Returns the gradient of a tensor, prepared for an optimizer that uses only its sign: for each use of the tensor a
+    tuple of factors, whose product is the gradient due to this use. In the largest of these products, factors are
+    replaced by simpler signals of the same sign.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and positive factors do not change a sign, so they are replaced by their
     means. The sign of a sum is known only if one product leads.
@@ -105,8 +106,8 @@ def find_gradient_zeros(net: Network, signal: str) -> frozenset[str]:
 
 
 def _find_path_zeros(net: Network, s: Statement, k: int) -> frozenset[str]:
-    """Returns the same as ``find_gradient_zeros``, for the gradient that comes through the k-th input of one statement
-    only."""
+    """Returns the same as ``find_gradient_zeros``, but only for the gradient that comes through the k-th input of the
+    statement ``s``."""
     if isinstance(s, Function):
         if s.kind.gaps and not is_linear(net, s):
             return frozenset({s.out})
@@ -118,8 +119,8 @@ def _find_path_zeros(net: Network, s: Statement, k: int) -> frozenset[str]:
 
 
 def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") -> None:
-    """Checks the sums whose signs an optimizer uses: entries at which the largest term is zero must be zero in the
-    other terms, too.
+    """Checks sums on whose sign an optimizer step depends. The sign of a sum is that of its largest term only if the
+    other terms are zero wherever the largest one is.
 
     Args:
         tr: the training run.
@@ -151,7 +152,8 @@ def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = 
 
 
 def _select_largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
-    """Returns the largest terms of a sum, after checking that the smaller ones decide no sign (``_check_zeros``)."""
+    """Returns the largest terms of a sum. Before, it checks that the smaller terms do not decide the sign where the
+    largest is zero (``_check_zeros``)."""
     values = [None if size is None else tr.algebra.exponent(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)
     largest = [x for x, value in zip(terms, values, strict=True) if value == top]
@@ -180,8 +182,8 @@ def _check_zeros(name: str, zeros: frozenset[str], others: Sequence[frozenset[st
 
 
 def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
-    """Returns a factor of a step, rescaled to the size of ``whole``. If the optimizer averages over steps, an unknown
-    term of the same size is added.
+    """Returns a factor of an optimizer step, rescaled to the size of ``whole``. If the optimizer averages over steps,
+    an unknown term of the same size is added to it.
 
     The average contains the positive factors of other steps, which may differ from those of this step by as much as
     their size.
@@ -213,7 +215,8 @@ def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) 
 
 
 def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
-    """Returns the position in ``gradients`` of the product that is larger than all others.
+    """Returns which of the products in ``gradients`` (one for each use of the tensor) is larger than all others, as its
+    position.
 
     Raises:
         BeyondPowerCounting: two products are equally large.
@@ -279,8 +282,8 @@ def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
 
 
 def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
-    """Returns a signal marked as the argument of a sign. If the network has nonlinear functions, only an upper bound is
-    kept of all monomials but the leading one.
+    """Marks a signal as one whose sign an optimizer step uses. If the network has nonlinear functions, only upper
+    bounds are kept on all monomials but the largest.
 
     Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
     with functions only one part is known.
@@ -294,8 +297,8 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
 
 
 def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
-    """Returns an optimizer step that normalises each entry of a gradient as a sum of products, each with its scalar
-    factors.
+    """Returns an optimizer step that normalises each entry of a gradient, such as that of Adam, as a sum of products.
+    Each product is a pair (scalar factors, signals).
 
     Law: a step is g / (v + epsilon), where v is as large as g and a function of its sign. So it is linear in g, plus a
     nonlinear part F(g) with a generic odd function F, which is smaller by the factor v / epsilon.
@@ -319,8 +322,9 @@ def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], sh
 
 
 def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int, again: bool) -> list[Step]:
-    """Returns the products that combine several uses of a tensor in a step that normalises each entry of the gradient.
-    The products of a single use are those of ``expand_entrywise``.
+    """Returns further products of an optimizer step that normalises each entry of the gradient, for a tensor that the
+    network uses several times: those that combine gradients of different uses. The products of a single use are those
+    of ``expand_entrywise``.
 
     Law: F(u v + x y + ...) with a generic odd F contains each product of an odd number of uses, elementwise. If sizes
     are unknown, or there are many monomials, the result is a bound: F(g) is no larger than g.
@@ -362,11 +366,11 @@ def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors],
 
 
 def list_odd_powers(tr: TrainingRun, indices: str) -> range:
-    """Returns the powers 1, 3, ... in the polynomial that represents an odd elementwise function of a signal with these
-    indices.
+    """Returns the powers 1, 3, ... that the polynomial of an odd elementwise function needs, if it is applied to a
+    signal with these indices.
 
-    They go up to the number of factors that products have at an index that grows. At other indices nothing averages
-    out, so the linear part is as large as all others and is enough.
+    They go up to the largest number of factors that the network multiplies at one of the indices that grow. At other
+    indices nothing averages out, so the linear part is as large as all others and is enough.
     """
     most = max((count_multiplicity(tr.network)[x] for x in indices if tr.grows(x)), default=1)
     more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
@@ -374,11 +378,12 @@ def list_odd_powers(tr: TrainingRun, indices: str) -> range:
 
 
 def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
-    """Returns a generic odd function of a signal x, elementwise; x itself if only the linear part matters.
+    """Returns x + x^3 + ... with unknown (generic) coefficients for a signal x, elementwise: it stands for any odd
+    function, such as the sign. Returns x itself if only the linear part matters.
 
-    Law: the function is x + x^3 + ... with generic coefficients. Terms of x that sum to zero do so no longer. Powers
-    above the first matter in products of as many signals, if x has two or more monomials. If x is not symmetric, these
-    powers have a mean, which appears in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
+    Law: terms of x that sum to zero do so no longer in F(x) = x + x^3 + .... Powers above the first matter in products
+    of as many signals, if x has two or more monomials. If x is not symmetric, these powers have a mean, which appears
+    in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
 
     Args:
         tr: the training run.
@@ -411,8 +416,9 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
 
 
 def _find_even_number(tr: TrainingRun, s: Signal) -> int:
-    """Returns the smallest odd number of monomials of a signal whose product is even in every tensor; 0 if there is
-    none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even.
+    """Returns the smallest odd number of monomials of a signal (repetitions allowed) whose product is even in every
+    tensor; 0 if there is none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even. So many factors of
+    the signal may have a product with a nonzero mean.
 
     If there is none, some change of signs of the tensors changes the sign of the signal, which is therefore symmetric.
     The result is 0 also if the signal is no larger than its mean and its squares, or if its nonlinear part is only a
@@ -438,11 +444,13 @@ def _find_even_number(tr: TrainingRun, s: Signal) -> int:
 
 
 def _spans_one(vectors: Iterable[int]) -> bool:
-    """Whether the number 1 is the exclusive or (``^``) of some of the given integers."""
+    """Whether the number 1 is the exclusive or (``^``) of some of the given integers. If these are ``2 x + 1``, this
+    tests whether an odd number of the x has the exclusive or 0."""
     basis: list[int] = []
 
     def reduce_modulo_basis(x: int) -> int:
-        """Returns the remainder of a bit vector modulo the basis."""
+        """Subtracts vectors of the basis from a bit vector (by exclusive or) as long as this makes it smaller. The
+        result is 0 if the bit vector is an exclusive or of vectors of the basis."""
         return reduce(lambda rest, y: min(rest, rest ^ y), basis, x)
 
     for x in vectors:
@@ -452,8 +460,8 @@ def _spans_one(vectors: Iterable[int]) -> bool:
 
 
 def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
-    """Returns a factor of a normalised step, with an independent Gaussian added for the nonlinear part of its sign if
-    the network has norms.
+    """Returns a factor of a normalised optimizer step. If the network has norms, an independent Gaussian is added for
+    the nonlinear part of the factor's sign.
 
     Law: sign(u) is a multiple of u plus higher Hermite parts, which are uncorrelated with everything linear in u. If a
     norm removes the direction of u, these parts are what remains; otherwise they are no larger than the linear part. If
@@ -462,7 +470,7 @@ def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Sign
 
     Args:
         tr: the training run.
-        s: the factor, or an odd function of it.
+        s: the factor, or an odd function of it that represents its sign.
         whole: the factor itself, whose name the result gets.
         name: name of the factor in explanations.
     """
@@ -477,7 +485,7 @@ def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Sign
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
-    """Whether a monomial (``k`` is its id) varies along any index of a signal."""
+    """Whether the monomial with the id ``k`` varies along any index of a signal."""
     return any(tr.algebra.kernel(k).leaves_along(at) for at in range(len(s.indices)))
 
 
@@ -537,8 +545,8 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
 
 
 def _find_summed_index(tr: TrainingRun, role: str, k: int) -> str:
-    """Returns an index of fixed length, such as that of tokens, over which the gradient of the k-th use of a tensor is
-    a sum; "" if there is none."""
+    """Returns an index of fixed length, such as that of tokens, over which the gradient due to the k-th use of a tensor
+    is a sum; "" if it is a sum over no such index."""
     use = tr.network.uses(role)[k]
     indices = dict.fromkeys("".join([use.indices, *(x.indices for x in use.factors)]))
     return next((c for c in indices if c not in tr.network.tensors[role].indices and not tr.grows(c)), "")
@@ -577,21 +585,23 @@ def add_raised_directions(tr: TrainingRun, factors: Factors) -> Factors:
 
 
 def _share_factor(a: Factors, b: Factors) -> bool:
-    """Whether two rank-one matrices have a common factor."""
+    """Whether two rank-one matrices, each given by its two factors, have the left or the right factor in common."""
     return len(a) == len(b) == 2 and any(
         _undo_relabelling(x) is _undo_relabelling(y) for x, y in zip(a, b, strict=True)
     )
 
 
 def _undo_relabelling(s: Signal) -> Signal:
-    """Returns the signal from which a signal was obtained by renaming indices; the signal itself if it was not."""
+    """Returns the original of a signal that was obtained by renaming indices; the signal itself if it was not. So two
+    signals can be recognised as the same."""
     while s.origin is not None and s.origin.rule == "relabelled":
         (s,) = s.origin.operands
     return s
 
 
 def _are_orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
-    """Whether two rank-one matrices are asymptotically orthogonal in both of their factors."""
+    """Whether two rank-one matrices, each given by its two factors, are asymptotically orthogonal in both factors: each
+    inner product is smaller than the product of the norms by a power of n."""
     if len(a) != 2 or len(b) != 2 or _sums_indices(tr, role, a) or _sums_indices(tr, role, b):
         return False
     copies = tr.optimizer.of(role).matrix(tr.network, role).copies

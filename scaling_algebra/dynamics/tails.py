@@ -29,7 +29,8 @@ PLAIN: Monomials = frozenset({Monomial()})
 
 
 class Tails:
-    """Finds the degree of each signal in a training run.
+    """Finds how heavy the tails of each signal of a training run are. The measure is the *degree*: that of the
+    polynomial in Gaussians that represents an entry of the signal.
 
     Args:
         network: the network.
@@ -42,11 +43,12 @@ class Tails:
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
     def initial_degree(self, signal: str) -> int:
-        """Returns the degree in Gaussians of a signal before training (``STEEP`` for exp)."""
+        """Returns the degree of a signal before training, as a polynomial in Gaussians: 1 for ``W x``, 2 for a product
+        of two such signals, ``STEEP`` for exp."""
         return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
     def change_degree(self, signal: str, t: int) -> int:
-        """Returns the degree of the change of a signal after t updates.
+        """Returns the degree of the change of a signal after t updates, as a polynomial in Gaussians.
 
         Law: if nothing bounds a step, a change is a multiple of the gradient, and a square that is summed over an index
         that grows is replaced by its mean.
@@ -60,10 +62,11 @@ class Tails:
         return self._found[key]
 
     def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
-        """Returns the terms of a factor of an equation, with the indices that it has there.
+        """Returns the terms of a factor of an equation (see ``_initial``), with its indices renamed to those in this
+        equation.
 
         Args:
-            what: "initial" or "change".
+            what: "initial" for the value before training, "change" for its change after t updates.
             x: the factor.
             t: number of updates.
         """
@@ -71,7 +74,8 @@ class Tails:
         return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
 
     def _initial(self, signal: str, t: int) -> Monomials:
-        """Returns the terms of a signal before training."""
+        """Returns the terms of a signal before training. A term is a product of independent factors, each a pair
+        (growing indices along which it varies, degree in Gaussians)."""
         s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return self._make_monomial(indices, 1) if self._select_growing(indices) else PLAIN
@@ -83,7 +87,8 @@ class Tails:
         return self._multiply(s, indices, read) | self._find_tied_part(s, self.initial_degree)
 
     def _change(self, signal: str, t: int) -> Monomials:
-        """Returns the terms of the change of a signal after t updates."""
+        """Returns the terms of the change of a signal after t updates, each as a product of pairs (growing indices,
+        degree in Gaussians)."""
         s, indices = self._network.producer(signal), self._network.signals[signal]
         if s is None:
             return PLAIN
@@ -105,7 +110,8 @@ class Tails:
         return changes | self._find_tied_part(s, lambda x: self.change_degree(x, t))
 
     def _gradient(self, signal: str, t: int) -> Monomials:
-        """Returns the terms of the gradient at a signal after t updates."""
+        """Returns the terms of the gradient at a signal after t updates, each as a product of pairs (growing indices,
+        degree in Gaussians)."""
         paths = PLAIN
         for s, k in self._network.consumers(signal):
             above = self._compute_once("gradient", s.out, t, self._gradient)
@@ -118,8 +124,8 @@ class Tails:
         return paths
 
     def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
-        """Returns the part of a product ``W x`` that arises if x itself depends on the tensor W, as in W W^T W h: it
-        contains a multiple of h. No terms if x does not depend on W.
+        """Returns an additional term for a product ``W x`` in which x itself depends on the tensor W, as in W W^T W h:
+        the product then contains a multiple of h, with the degree of h. Returns no terms if x does not depend on W.
 
         Args:
             s: the product.
@@ -136,28 +142,29 @@ class Tails:
         return self._make_monomial(self._network.signals[s.out], max(map(degree, before)))
 
     def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
-        """Returns the terms of a product of factors and, if the statement has one, its tensor. It sums over the indices
-        that ``out`` lacks.
+        """Returns the terms of the output of a product, given those of its factors. If the statement has a tensor, this
+        is multiplied as well. Indices that ``out`` does not have are summed.
 
         Args:
             s: the statement.
             out: indices of the result.
             operands: the terms of each factor.
-            t: the degree with which the tensor counts, at most 2.
+            t: the degree with which the tensor counts (in a change, the number of updates), at most 2.
         """
         tensor = [self._make_monomial(s.tensor.indices, min(t, 2))] if s.tensor else []
         return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
     def _sum_indices(self, x: Monomial, out: str) -> Monomial:
-        """Returns a monomial after summing over the indices that ``out`` lacks: all factors that vary along them are
-        replaced by one Gaussian."""
+        """Returns what a term becomes if it is summed over the indices that ``out`` does not have: one Gaussian
+        replaces all factors that vary along them."""
         summed = {indices for indices, _ in x if not indices <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
         return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
     def _classify_function(self, s: Statement) -> Monomials | None:
-        """Returns the terms of the output of a statement if it is noise, or a function that changes the degree of its
-        argument (bounded or steep functions); None if the degree is that of the inputs."""
+        """Returns the terms of a statement's output if they do not depend on the degree of its inputs: noise is
+        Gaussian, bounded functions are constants, steep functions (exp, softmax) have the degree ``STEEP``. Returns
+        None for any other statement."""
         if not isinstance(s, Function):
             return None
         indices = self._network.signals[s.out]
@@ -168,7 +175,8 @@ class Tails:
         return PLAIN if s.kind.bounded else None
 
     def _make_monomial(self, indices: str, degree: int) -> Monomials:
-        """Returns a single term of the given degree. It varies along those of the given indices that grow."""
+        """Returns a signal's terms if it has a single one: a polynomial of the given degree in Gaussians, which varies
+        along those of the given indices that grow."""
         return frozenset({frozenset({(self._select_growing(indices), degree)})})
 
     def _select_growing(self, indices: str) -> frozenset[str]:
@@ -177,12 +185,13 @@ class Tails:
 
 
 def _find_degree(monomials: Monomials) -> int:
-    """Returns the largest degree of the given terms of a signal."""
+    """Returns the degree of a signal in Gaussians, given its terms: the largest degree of a term."""
     return max(sum(degree for _, degree in x) for x in monomials)
 
 
 def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
-    """Returns the product of monomials. Degrees of factors with the same indices are added, up to ``STEEP`` at most."""
+    """Returns the product of several terms as one term. Degrees of factors that vary along the same indices are added,
+    up to ``STEEP`` at most."""
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
@@ -190,6 +199,6 @@ def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
 
 
 def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
-    """Returns the terms of a signal after renaming indices: the k-th index of ``old`` becomes the k-th of ``new``."""
+    """Renames the indices in the terms of a signal: the k-th index of ``old`` becomes the k-th of ``new``."""
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

@@ -28,8 +28,8 @@ from .updates import DecayingSteps, TensorSteps
 
 
 class Trajectory(TrainingRun):
-    """The signals of a training run as sums of monomials with exponents of n, computed on demand and cached. Implements
-    ``quantities.Run``."""
+    """The signals of a training run as sums of monomials with exponents of n, computed on demand and cached. It
+    implements the protocol ``quantities.Run``."""
 
     stepping: type[TensorSteps] = TensorSteps
     steps: TensorSteps
@@ -59,8 +59,8 @@ class Trajectory(TrainingRun):
         return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
-        which came through the signal ``via``. For x the initial value is used."""
+        """Returns the part of the change of a signal ``W x`` that comes from gradients on one path: W is updated by
+        those gradients only that came through the signal ``via``, and x has its initial value."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         x, indices = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
@@ -109,8 +109,8 @@ class Trajectory(TrainingRun):
         return run
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """Returns the gradient of an auxiliary loss at a signal, divided by the size of the output's gradient at this
-        signal: the largest one during the first updates.
+        """Returns the gradient of an auxiliary loss at a signal after t updates, divided by the size of the gradient of
+        the network's output at this signal. This size is the largest that it has at any of the first steps.
 
         Raises:
             Exhausted: the size of the output's gradient is not certified.
@@ -130,8 +130,8 @@ class Trajectory(TrainingRun):
         return self.algebra.scale_by(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def relative_to_undecayed(self) -> Trajectory:
-        """Returns a run of the same training in which weight decay counts as an update of each tensor along its initial
-        value."""
+        """Returns a run of the same training in which changes are measured from the values at the start of training: a
+        tensor changes by W_t - W_0. In all other runs, its change is W_t minus what weight decay has left of W_0."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
         run = partial(_DecayingTrajectory, self.network, self.algebra, self.point, self.optimizer, context)
         return self.ledger.remember((self.context.name, "decaying"), run)
@@ -167,11 +167,11 @@ class Trajectory(TrainingRun):
         return self.algebra.add(paths)
 
     def count_selections(self, mask: Function, indices: str, t: int) -> Signal:
-        """Returns the number of tokens that select each entry, minus the mean over entries. A balancing bias is updated
-        by this number instead of a gradient.
+        """Returns, for each entry of a top-K selection, the number of tokens that select it, minus the mean over all
+        entries. A balancing bias is updated by this number instead of a gradient.
 
         Args:
-            mask: the function that selects.
+            mask: the function that selects the entries.
             indices: indices of the bias.
             t: number of updates.
         """
@@ -180,7 +180,8 @@ class Trajectory(TrainingRun):
 
 
 class _DecayingTrajectory(Trajectory):
-    """A training run in which the decay of a tensor's initial value counts as one of its updates."""
+    """A training run in which weight decay counts as an update, so that the updates of a tensor contain a multiple of
+    its initial value."""
 
     decays = True
     stepping = DecayingSteps

@@ -47,8 +47,8 @@ class TensorSteps:
         return increments
 
     def _make_step(self, role: str, step: int) -> list[Increment]:
-        """Returns the update of a tensor in one step, as one or more increments for each use of the tensor; empty if
-        the gradient is exactly zero."""
+        """Returns the update of a tensor in one step, as a sum of increments (products of scalars, a gradient and
+        inputs), at least one for each use of the tensor; empty if the gradient is exactly zero."""
         scalars = self.list_step_scalars(role, step)
         return self.check_constraint(role, self.make_increments(role, step, scalars)) if scalars else []
 
@@ -118,22 +118,24 @@ class TensorSteps:
         return self._find_largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
-        """Returns the increments whose sum is ``W_t - W_0``, each with the root-mean-square of its entries."""
+        """Returns the increments whose sum is ``W_t - W_0`` (products of scalars, a gradient and inputs), each with the
+        root-mean-square of its entries."""
         return [
             (step, self.run.products.measure_entry(role, step.factors, step.scalars))
             for step in self.increments(role, t)
         ]
 
     def _find_largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
-        """Returns the size of a sum, given those of its terms: the largest one."""
+        """Returns the size of a sum, given the sizes of its terms: it is the largest of these."""
         packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.exponent)
         if len(packed) > 1 and self.algebra.exponent(packed[-2]) == self.algebra.exponent(packed[-1]):
             self.run.note("generic-constants")
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
     def measure_tensor(self, role: str, t: int) -> Scalar:
-        """Returns the size of a tensor's entries after t updates, as a scalar factor. For a tensor that starts at zero
-        it is at least Theta(1)."""
+        """Returns the size of a tensor's entries after t updates, as a scalar factor for optimizers whose steps are
+        relative to it. A tensor that starts at zero counts as at least Theta(1), since such optimizers set a minimum.
+        """
         b = self.point.b[role]
         start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
         moved = self.update_size(role, t)
@@ -141,8 +143,8 @@ class TensorSteps:
         return Scalar(f"size of {role} before step {t + 1}", size, moved.certain)
 
     def list_learning_rate(self, role: str) -> list[Scalar]:
-        """Returns the learning rate of a tensor and, if the optimizer multiplies it by a factor for the tensor's shape,
-        this factor."""
+        """Returns the scalar factors of a step that do not depend on the gradient: the learning rate of the tensor and,
+        if the optimizer has one, its factor for the tensor's shape."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
             rates.append(Scalar(f"shape factor of {role}", self.algebra.pack_powers(dict(shape))))
@@ -185,11 +187,12 @@ class TensorSteps:
         return self.raw_gradient_size(role, step) if size is None else EntrySize(size)
 
     def make_increments(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
-        """Returns the update of a tensor in one step as a list of increments.
+        """Returns the update of a tensor in one step, as increments: products of scalars, a gradient and inputs, whose
+        sum is the update.
 
         Args:
             role: the parameter.
-            step: number of the step.
+            step: number of the step, starting at 0.
             scalars: the factors from ``list_step_scalars``.
         """
         gradients, uses = self.run.gradient_factors(role, step), self.network.uses(role)
@@ -218,8 +221,8 @@ class TensorSteps:
         return increments
 
     def find_nonlinear_share(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
-        """Returns how large the part of a step is that is nonlinear in the gradient, and whether it was as large in an
-        earlier step.
+        """Returns how large the nonlinear part of an optimizer step is (a step that normalises each entry is a
+        nonlinear function of the gradient), and whether it was as large in an earlier step.
 
         The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as an exponent
         of n packed into an integer: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
@@ -235,15 +238,15 @@ class TensorSteps:
         return share, any(self.algebra.exponent(x) == self.algebra.exponent(share) for x in before)
 
     def divide_gradient(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
-        """Returns the size of a gradient divided by its normaliser, as an exponent of n packed into an integer: at most
-        0, and negative if epsilon exceeds the gradient."""
+        """Returns the size of a tensor's gradient divided by the optimizer's normaliser, as an exponent of n packed
+        into an integer: 0 if the normaliser is the size of the gradient, negative if epsilon exceeds it."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.exponent(size + scalars[-1].size), {}, {}))
 
     def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
-        """Returns the gradient at a signal in one step, restricted to what comes through the statement that computes
-        ``via``."""
+        """Returns the gradient at a signal in one step, restricted to the path through the statement that computes the
+        signal ``via``."""
         return self.run.gradient(signal, step, via=via)
 
 

@@ -23,12 +23,12 @@ machine."""
 
 @dataclass(frozen=True)
 class Clause:
-    """A disjunction of inequalities, at least one of which must hold.
+    """A disjunction of linear inequalities, at least one of which must hold.
 
     Attributes:
         label: name of the desideratum that requires it.
         atoms: the inequalities.
-        because: what the clause says about the network, in words.
+        because: what it says about the network in words, such as ``h at t=1 is O(1)``.
     """
 
     label: str
@@ -41,13 +41,15 @@ class Undecided(Exception):
 
 
 class ClauseSolver:
-    """Solves clauses over the rationals. Clauses with the same label can be switched on and off together.
+    """Finds rational values of unknowns that satisfy clauses. Each clause has a label; the clauses of some labels can
+    be left out of a question.
 
     It uses a z3 context of its own, so that other solvers in the process cannot change its answers.
 
     Args:
         clauses: clauses to begin with.
-        unit: the largest rate of the ray. z3 counts in this unit, so that a ray times a constant gets the same answers.
+        unit: the largest rate of the ray. z3 measures exponents in this unit, so that a ray times a constant gets the
+            same answers.
     """
 
     def __init__(self, clauses: Iterable[Clause] = (), unit: Fraction = Fraction(1)) -> None:
@@ -81,7 +83,7 @@ class ClauseSolver:
         """Returns whether clauses that may contain products of unknowns (``p*x``) can be satisfied; None if z3 does not
         decide it within the resource limit ``STEPS``.
 
-        Each call gets a solver of its own without assumptions: with assumptions z3 exceeds its resource limit.
+        Each call gets a new solver without labels for the clauses, since with labels z3 exceeds its resource limit.
         """
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", STEPS)
@@ -109,8 +111,8 @@ class ClauseSolver:
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
-        """Returns a minimal set of labels whose clauses contradict each other given `more`, and all clauses with these
-        labels."""
+        """Adds the clauses `more` for the time of this call. Returns a minimal set of labels whose clauses contradict
+        each other, and all clauses with these labels."""
         with self._beside(more):
             self._solver.set("core.minimize", True)  # it slows down every other question
             self._solver.check(*self._labels.values())
@@ -121,7 +123,7 @@ class ClauseSolver:
 
     @contextmanager
     def _beside(self, more: Iterable[Clause]) -> Iterator[None]:
-        """Context manager that adds clauses for the duration of its block."""
+        """Context manager in which the clauses `more` hold as well; they are removed at its end."""
         self._solver.push()
         for clause in more:
             self._assert(clause)
@@ -134,8 +136,8 @@ class ClauseSolver:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def _model(self, *assumed: Any) -> Any:
-        """Returns a z3 model of the clauses, with as many values as possible rounded to simple fractions; None if there
-        is no model.
+        """Returns a z3 model (values of the unknowns) that satisfies the clauses whose label variables are in
+        ``assumed``, with as many values as possible rounded to simple fractions; None if there is no model.
 
         Raises:
             Undecided: z3 gives up.

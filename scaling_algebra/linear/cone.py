@@ -18,11 +18,11 @@ Sides = tuple[Linear, ...]
 
 @dataclass(frozen=True)
 class Cone:
-    """A closed cone of rays.
+    """A closed cone of rays. A ray is the vector of the rates at which the axes grow, up to a constant.
 
     Attributes:
-        axes: the axes that grow, in the order of the rates in `rays`.
-        sides: inequalities that bound the cone; none for the cone of all rays.
+        axes: the axes that grow, in the order in which vectors list their rates.
+        sides: linear inequalities between the rates that bound the cone; none for the cone of all rays.
         spanning: the rays that span the cone, if they are known; otherwise they are computed from `sides`.
     """
 
@@ -54,12 +54,12 @@ class Cone:
         return all(x == 0 if sense == "=" else x >= 0 if sense in (">", ">=") else x <= 0 for sense, x in sizes)
 
     def between(self, *sides: Linear) -> Cone:
-        """Returns the intersection of the cone with more half-spaces."""
+        """Returns the part of the cone that satisfies more inequalities, ``sides``."""
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
-        """Yields rays in the interior of the cone. If it has no interior, so that all of its rays satisfy some side
-        with equality, it yields none; a side that is itself an equation does not count."""
+        """Yields rays in the interior of the cone, on which every rate is positive and every inequality among ``sides``
+        is strict; none if there is no such ray. Equations among ``sides`` need not be strict."""
         for weights in _WEIGHTS if self.rays else ():
             pairs = zip((weights[k % len(weights)] for k in range(len(self.rays))), self.rays, strict=True)
             middle = tuple(map(sum, zip(*([w * x for x in r] for w, r in pairs), strict=True)))
@@ -72,13 +72,13 @@ class Cone:
         return next(self.inside(), None) is not None
 
     def without_redundant_sides(self) -> Cone:
-        """Returns the same cone without sides that follow from others, and without sides which only say that a rate is
-        not negative."""
+        """Returns the same cone without inequalities that follow from others, and without those which only say that a
+        rate is not negative."""
         senses = {side.wall_of: side for side in self.sides}
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
     def without(self, other: Cone) -> list[Cone]:
-        """Returns this cone without another one, as a list of cones with disjoint interiors. Parts without an interior
+        """Returns the cone without another one, as a list of cones with disjoint interiors. Parts without an interior
         are dropped."""
         if not self.between(*other.sides).open:
             return [self]
@@ -96,8 +96,8 @@ class Cone:
 
 
 def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequence[int | Fraction]]) -> list[Linear]:
-    """Returns the boundaries of a cone as equations: the planes that contain the whole cone, and one plane for each
-    facet. Facets on which a rate is 0 are left out.
+    """Returns the planes that bound a cone, as equations, chosen from ``walls``: those that contain the whole cone, and
+    one for each facet. Facets on which a rate is 0 are left out.
 
     Law: a facet is a maximal set of spanning rays, not all of them, that lie on one plane.
 
@@ -124,24 +124,25 @@ def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequ
 
 
 def simplicity(wall: Linear, axes: Sequence[str]) -> tuple[int, Vector]:
-    """Returns a sort key for planes, by which the one with the smallest coefficients comes first. With it, answers do
-    not depend on the order in which planes were found."""
+    """Returns a sort key for planes, by which the one with the smallest coefficients comes first. Results do not depend
+    on the order in which planes were found if they are sorted by it."""
     values = wall.over(axes)
     return sum(map(abs, values)), values
 
 
 def orthant(axes: Sequence[str]) -> list[Vector]:
-    """Returns the rays that span the cone of all rays; on each of them one axis grows."""
+    """Returns the rays that span the cone of all rays: the unit vectors, on each of which a single axis grows."""
     return [tuple(1 if x == axis else 0 for x in axes) for axis in axes]
 
 
 def corners(spanning: Sequence[Vector], inequalities: Iterable[Vector]) -> list[Vector]:
-    """Returns the extreme rays of the part of a simplicial cone where ``h . r >= 0`` for every inequality ``h``.
+    """Returns the extreme rays of a part of a cone: the part where ``h . r >= 0`` for every given vector ``h``. The
+    whole cone is spanned by linearly independent rays.
 
     Method: double description. Two rays are adjacent if no third ray lies on all faces that they share.
 
     Args:
-        spanning: linearly independent rays, as many as there are dimensions.
+        spanning: the rays that span the whole cone, as many as there are dimensions.
         inequalities: normal vectors ``h``.
 
     Examples:

@@ -29,11 +29,11 @@ Solved = dict[str, tuple[dict[str, Fraction], Fraction]]
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear inequality or equation: ``constant + sum(count * name)`` compared with 0.
+    """A linear inequality or equation between named numbers: ``constant + sum(count * name)`` compared with 0.
 
     Attributes:
         counts: pairs (name, integer coefficient).
-        sense: the comparison, such as ``<=``.
+        sense: the comparison with 0, such as ``<=``.
         constant: the constant term.
     """
 
@@ -43,15 +43,15 @@ class Linear:
 
     @classmethod
     def of(cls, counts: Mapping[str, Fraction | int], sense: Sense = "=") -> Linear:
-        """Makes an equation or inequality without a constant. The coefficients are multiplied by their common
-        denominator."""
+        """Makes an equation or inequality without a constant term. The coefficients are multiplied by their common
+        denominator, so that they are integers."""
         scale = lcm(*(Fraction(n).denominator for n in counts.values()))
         return cls(tuple((name, int(n * scale)) for name, n in counts.items() if n), sense)
 
     @classmethod
     def wall(cls, axes: Sequence[str], values: Iterable[Fraction | int]) -> Linear:
-        """Makes the equation of a plane that bounds cones of rays, in canonical form: coprime coefficients, the last
-        one positive.
+        """Makes the equation of the plane on which ``sum(value * axis) = 0``, in canonical form: coprime coefficients,
+        the last one positive. Such planes bound cones of rays.
 
         Examples:
             >>> str(Linear.wall(("N", "N_e", "M"), [2, -2, -2]))
@@ -62,7 +62,7 @@ class Linear:
         return cls(tuple((axis, sign * x) for axis, x in zip(axes, whole, strict=True) if x))
 
     def over(self, axes: Sequence[str]) -> Vector:
-        """Returns the coefficients of the given axes, with 0 for an axis that does not occur."""
+        """Returns the coefficients of the given names (axes), with 0 for a name that does not occur."""
         counts = dict(self.counts)
         return tuple(counts.get(axis, 0) for axis in axes)
 
@@ -76,8 +76,8 @@ class Linear:
         return replace(self, sense=sense)
 
     def facing(self, size: Fraction | int) -> Linear:
-        """Returns the closed half-space, bounded by this plane, in which the form has the sign of ``size``; the plane
-        itself if ``size`` is 0."""
+        """Returns a half-space, boundary included, whose boundary is this plane: the side on which the left side of the
+        equation has the sign of ``size``. If ``size`` is 0, returns the plane itself."""
         return self.but("=" if not size else ">=" if size > 0 else "<=")
 
     @property
@@ -126,11 +126,12 @@ def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | 
 
 
 def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
-    """Solves linear equations. Each equation that is independent of the earlier ones is solved for its first unknown.
+    """Solves linear equations by elimination. Each equation that is independent of the earlier ones is solved for its
+    first unknown.
 
     Returns:
-        The solved unknowns, as linear functions of the others, and whether the remaining equations are consistent with
-            them.
+        A map from each solved unknown to (coefficients of the other unknowns, right-hand side), and whether the
+        remaining equations are consistent with it.
 
     Examples:
         >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])
@@ -164,7 +165,7 @@ def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
 
 
 def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] | None:
-    """Returns the exact solution of linear equations for the given unknowns; None if the equations leave one of them
-    free. Equations that depend on earlier ones are ignored."""
+    """Returns the exact values of the unknowns ``names`` in a system of linear equations; None if the equations do not
+    determine one of them. Equations that depend on earlier ones are ignored, even if they contradict them."""
     solved, _ = eliminate(rows)
     return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None

@@ -24,12 +24,13 @@ Grades = Mapping[Counts, tuple[Form | None, Fraction]]
 
 @dataclass(frozen=True)
 class MaxForm:
-    """A size on all rays of a cone, as a maximum of monomials in the axes and the unknown parameters.
+    """A size as a function of the ray: the maximum of monomials in the axes and the unknown exponents, valid on all
+    rays of a cone.
 
     Attributes:
         forms: the monomials. Each is, on some ray, larger than all others with the same unknowns.
-        slack: None if no monomial is missing. Otherwise the size is at most the largest monomial times (product of all
-            axes)^slack, counting only combinations of unknowns that occur in `forms`.
+        slack: None if no monomial is missing. Otherwise the size may exceed the largest monomial by a factor of at most
+            (product of all axes)^slack; only combinations of unknowns that occur in `forms` are counted.
     """
 
     forms: tuple[Form, ...]
@@ -37,11 +38,13 @@ class MaxForm:
 
 
 def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector]) -> MaxForm | None:
-    """Returns the monomials whose maximum is a size on all rays of a cone; None if there are too many.
+    """Finds the monomials whose maximum is a given size on all rays of a cone; None if too many rays would have to be
+    tried.
 
     Args:
-        ask: returns, for a ray, the largest monomial and an upper bound for each combination of unknowns.
-        cone: the rays to cover.
+        ask: computes the size at one ray: for each combination of unknowns, the largest monomial (None if unknown) and
+            an upper bound.
+        cone: the rays on which the result must be valid.
         first: rays at which the size is computed first; the corners of the cone and of its parts follow.
     """
     powers: dict[Counts, dict[Power, None]] = {}
@@ -65,13 +68,14 @@ def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector
 
 
 def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
-    """Returns the part of the cone on which a power is at least as large as the others."""
+    """Returns the part of a cone on which a monomial (a power of each axis) is at least as large as the others."""
     apart = (direction(power[axis] - x[axis] for axis in cone.axes) for x in others if x != power)
     return cone.between(*(Linear.of(dict(zip(cone.axes, values, strict=True)), ">=") for values in apart))
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """Returns whether a power of the axes exceeds all others on some ray of the cone on which it is the largest."""
+    """Returns whether a monomial (a power of each axis) exceeds all others on some ray of the cone on which it is the
+    largest. ``ends`` has, for each monomial, the rays that span this cone."""
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)
@@ -84,8 +88,9 @@ def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction |
 def _slack(
     axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
-    """Returns by how much the upper bounds exceed the known monomials, as a power of the product of all axes; None if
-    they do not. If a combination of unknowns has no monomial, the result is 0."""
+    """Returns by how much the upper bounds exceed the known monomials at the rays tried, as the power of the product of
+    all axes that covers the difference; None if they do not exceed them. If there is no monomial with some combination
+    of unknowns, the result is 0."""
     worst = Fraction(0)
     for rates, grades in answers.items():
         top = max(rates)

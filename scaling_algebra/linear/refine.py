@@ -20,15 +20,17 @@ def refine(
     examine: Callable[[Candidate], Clause | None],
     learn: Callable[[Clause], None],
 ) -> Candidate | None:
-    """Returns a candidate that passes examination; None if no candidate is left.
+    """Searches for a candidate that passes examination, and learns a clause from each one that does not. Returns None
+    if no candidate is left.
 
     Args:
         propose: returns a candidate that satisfies all clauses learned so far; None if there is none.
-        examine: returns a clause that excludes the candidate; None if the candidate passes.
+        examine: returns a clause that excludes the candidate, and perhaps others; None if the candidate passes.
         learn: adds a clause to those that `propose` satisfies.
 
     Raises:
-        Undecided: too many candidates were excluded (``ROUNDS``), or too many one by one (``SINGLE_POINTS``).
+        Undecided: too many candidates were excluded (``ROUNDS``), or too many by clauses that exclude only one
+            candidate each (``SINGLE_POINTS``).
     """
     single = 0
     for _ in range(ROUNDS):

@@ -20,15 +20,16 @@ Unmet = tuple[Demand, Form | None, str]
 
 
 def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unmet | None:
-    """Finds a demand that fails at a point. It looks first with little work, then with a full budget, and then with
-    certificates.
+    """Finds a demand that fails at a point, that is, at given exponents of all init stds, learning rates and
+    multipliers. Sizes are first computed with little work, then with more, and last with certificates.
 
     Args:
         demands: the demands.
-        look: returns a new analysis of the training run at the point.
+        look: returns a new analysis of the training run at the point; it computes the sizes.
 
     Returns:
-        The demand, and why it fails; None if it is certified that none fails.
+        The demand, the monomial that is too large (None if no single one is known), and why the demand fails, in words.
+        None if it is certified that no demand fails.
 
     Raises:
         Undecided: a size has no certificate, or the exponents of the point cannot be represented.
@@ -42,18 +43,20 @@ def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unm
 
 
 def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIFIED) -> Unmet | None:
-    """Finds a demand that fails at a point.
+    """Finds a demand that fails at a point, that is, at given exponents of all init stds, learning rates and
+    multipliers.
 
     Args:
         demands: the demands.
-        look: the analysis of the training run at the point.
+        look: the analysis of the training run at the point; it computes the sizes.
         means: the method that computes sizes. Only certified sizes prove that no demand fails.
 
     Returns:
-        The demand, and why it fails; None if no failure was found.
+        The demand, the monomial that is too large (None if no single one is known), and why the demand fails, in words.
+        None if no failure was found.
 
     Raises:
-        Undecided: sizes are to be certified, and a size has no certificate.
+        Undecided: certified sizes are asked for, and one is undecided.
     """
     certified = means is CERTIFIED
     for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
@@ -77,8 +80,8 @@ def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIF
 
 @contextmanager
 def expressible() -> Iterator[None]:
-    """Context manager that raises ``Undecided`` if exponents inside it are fractions which the engine cannot represent
-    exactly."""
+    """Context manager for computing at given exponents. It raises ``Undecided`` if one of them is a fraction that the
+    engine cannot represent exactly."""
     try:
         yield
     except ValueError as reason:

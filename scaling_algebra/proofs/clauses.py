@@ -34,25 +34,27 @@ _PARTS = ("propagating", "effective", "cross")
 
 
 class Facts:
-    """Derives the clauses of demands from bounds on the sizes of the quantities that they restrict."""
+    """Derives clauses (disjunctions of linear inequalities between unknown exponents) from demands, by bounds on the
+    sizes of the quantities that the demands restrict."""
 
     def __init__(self, network: Network) -> None:
         self.network, self._table = network, list_quantities(network)
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
-        """Returns the comparison of a linear form, plus further terms, with zero.
+        """Returns the linear inequality or equation that compares the exponent of a monomial, plus further terms, with
+        zero.
 
         Args:
-            form: the linear form.
+            form: the formula of the monomial: powers of the axes and multiples of the unknown exponents.
             sense: the relation, such as ``<=``.
-            more: further terms as (unknown, count).
+            more: further terms, as pairs (unknown, coefficient).
         """
         raise NotImplementedError
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Returns lower and upper bounds on a quantity after t updates, as linear forms in the unknowns; None if no
-        bounds are known."""
+        """Returns lower and upper bounds on the size of a quantity after t updates, as formulas that are linear in the
+        unknown exponents; None if no bounds are known."""
         if (name, t) not in self._remembered:
             self._remembered[name, t] = self._bounds(find_quantity(self._table, name), t)
         return self._remembered[name, t]
@@ -61,7 +63,8 @@ class Facts:
         raise NotImplementedError
 
     def of(self, demand: Demand) -> list[Clause]:
-        """Returns the clauses that follow from a demand and the bounds on the sizes of its quantities."""
+        """Returns the clauses that hold wherever a demand is met. They follow from the demand and the bounds on the
+        sizes of the quantities that it restricts."""
         if demand.kind == "scale":
             return []
         if demand.kind == "balanced":
@@ -84,8 +87,8 @@ class Facts:
         return clauses
 
     def _parts(self, signal: str) -> list[str]:
-        """Returns names of quantities whose sum is the change of a signal: its parts for a product with tensors,
-        otherwise the change itself."""
+        """Returns names of quantities whose sum is the change of a signal: ``.propagating``, ``.effective`` and
+        ``.cross`` for a product with tensors, otherwise ``.change`` itself."""
         parts = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
         return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
@@ -109,7 +112,8 @@ class Facts:
 
 
 class RayFacts(Facts):
-    """Derives clauses on one ray, at every parameter point, under one structure.
+    """Derives clauses that hold on one ray, at all exponents of init stds, learning rates and multipliers, for given
+    tensors that start at zero or alike in all experts (the *structure*).
 
     Functions are represented by their linear part; networks for which this is not enough are refused
     (``demands.first_power``).
@@ -126,10 +130,11 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
-        """Returns the exact size of a quantity, as linear forms in the unknowns, if little work is enough.
+        """Returns the exact size of a quantity, as formulas that are linear in the unknown exponents, if this takes
+        little work.
 
-        Otherwise it returns bounds in which the sizes of some changes occur as further unknowns; None if no bounds are
-        known.
+        Otherwise it returns bounds on the size; in these, sizes of changes that are demanded to be O(1) occur as
+        further unknowns. Returns None if no bounds are known.
         """
         for run, work in zip(self._runs, _WORK, strict=True):
             self.forms.set_budget(replace(self.forms.budget, max_nodes=work))
@@ -139,15 +144,17 @@ class RayFacts(Facts):
 
 
 class AllRays(Facts):
-    """Derives clauses on every ray, at every parameter point of gradient descent, under one structure.
+    """Derives clauses that hold on every ray, at all exponents, for training by gradient descent with given tensors
+    that start at zero or alike in all experts.
 
-    Every monomial is linear in rates and unknowns, and is a lower bound on its quantity on every ray. The upper bounds,
-    which are used to demand that a quantity reaches Theta(1), are complete for all rays (``formulas/search.py``).
+    The exponent of each monomial is linear in the rates of the axes and in the unknown exponents, and is a lower bound
+    on the size of its quantity on every ray. The upper bounds, which are used to demand that a quantity reaches
+    Theta(1), are complete for all rays (``formulas/search.py``).
 
     Args:
         network: the network.
-        demands: the demands; changes that they bound may occur as unknown sizes.
-        structure: the discrete choices: which tensors are tied or zero.
+        demands: the demands. Sizes of changes that they restrict to O(1) may occur as unknowns.
+        structure: which tensors start at zero or alike in all experts (tied).
         fixed: axes that do not grow; all others do.
     """
 

@@ -16,14 +16,16 @@ from scaling_algebra.spec.desiderata import Demand
 
 
 def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[str, ...]:
-    """Returns the demands that are not proved to hold at every step, one line for each.
+    """Returns lines that name the demands which are not proved to hold after any number of updates; empty if all are.
+    If there are no upper bounds at all, the only line is the reason.
 
-    Law: O(1) holds by its bound, and Theta(1) by the last step examined; sizes that must agree there are bounded by
-    their size there. Source: the norms of a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts
-    the norm of all of them together.
+    Law: O(1) is proved by an upper bound that holds at every step. Theta(1) was reached at a step already examined, and
+    stays. Sizes that must agree are bounded by the size that they have at the last examined step. Source: the norms of
+    a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts the norm of all of them together.
 
     Args:
-        look: the analysis at a point that meets the demands up to `last`, of a network that proofs cover.
+        look: the analysis of the training run, at exponents that meet the demands up to the update `last`, of a network
+            that proofs cover.
         demands: the demands.
         last: the update by which Theta(1) must have been reached.
     """

@@ -19,7 +19,8 @@ VERDICTS = {
 
 @document_of.register(Proof)
 def proof(p: Proof) -> Document:
-    """Renders a proof: for each structure the statement that was proved, and the desiderata that prove it."""
+    """Renders a proof as a document. For each structure (choice of tensors that start at zero or alike in all experts)
+    it has the verdict, the desiderata that prove it, and the parameterizations found."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
@@ -32,7 +33,8 @@ def proof(p: Proof) -> Document:
 
 
 def render_proved(p: Proof, above: Document | None) -> Document:
-    """Renders a derivation with its proof below it, or the proof alone if nothing was derived."""
+    """Renders the result of a derivation with the proof below it, or the proof alone if nothing was derived (``above``
+    is None)."""
     below = proof(p)
     if above is None:
         return below

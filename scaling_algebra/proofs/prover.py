@@ -58,7 +58,8 @@ EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, so that t
 
 
 class Uniqueness(StrEnum):
-    """How many parameterizations meet the desiderata under one structure, as far as it is proved."""
+    """How many parameterizations are proved to meet the desiderata, for one choice of tensors that start at zero or
+    alike in all experts."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -68,15 +69,16 @@ class Uniqueness(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the proof for one structure.
+    """The result of the proof for one *structure*, that is, for one choice of the tensors that start at zero or alike
+    in all experts. A *point* is a choice of all other exponents.
 
     Attributes:
-        structure: the discrete choices: which tensors are tied or zero.
+        structure: which tensors start at zero or alike in all experts.
         verdict: `unique` (exactly one point meets the demands), `impossible` (none), `several` (two were found) or
             `undecided`.
         points: points that are certified to meet every demand.
         why: the reason for `undecided`; otherwise "".
-        conflict: computes ``core`` and ``clauses``, which takes more time than the verdict.
+        conflict: computes ``core`` and ``clauses``, which takes more time than the verdict does.
     """
 
     structure: Structure
@@ -87,13 +89,15 @@ class Outcome:
 
     @property
     def core(self) -> tuple[str, ...]:
-        """Names of desiderata that exclude every point together, except the points found."""
+        """Names of desiderata that prove the verdict, as few as possible: together they rule out every choice of
+        exponents, except the points that were found to meet all of them. Empty if the verdict is `several` or
+        `undecided`."""
         return self._found[0]
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """The system of clauses whose unsatisfiability is the proof: all clauses of the desiderata in ``core``, and for
-        each point found a clause that excludes it."""
+        """The clauses whose unsatisfiability is the proof: all clauses of the desiderata in ``core`` and, for each
+        point found, a clause that excludes it."""
         return self._found[1]
 
     @cached_property
@@ -103,13 +107,13 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Proof(Rendered):
-    """The proof about one parameterization on one ray.
+    """The proof about one parameterization (such as muP) on one ray: how many choices of exponents meet its desiderata.
 
     Attributes:
         configuration: network, optimizer, ray and desiderata of the proof.
-        attempts: results by structure, fewest interventions (tied or zero tensors) first, up to the first that is not
-            impossible. If exactly one point meets the demands there, results for the other structures with as few
-            interventions follow.
+        attempts: results, one for each choice of tensors that start at zero or alike in all experts, those with the
+            fewest such tensors first, up to the first choice that is not impossible. If exactly one point meets the
+            demands there, results for the other choices with as few such tensors follow.
     """
 
     configuration: Configuration
@@ -117,18 +121,21 @@ class Proof(Rendered):
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The last update at which O(1) is demanded, and the update by which Theta(1) must have been reached."""
+        """Two numbers of updates: the last one at which O(1) is demanded, and the one by which Theta(1) must have been
+        reached."""
         last = last_step(self.configuration.network, self.outcome.structure)
         return last + 1, last
 
     @property
     def outcome(self) -> Outcome:
-        """The result for the first structure that is not impossible; if all are, that for the last one."""
+        """The result for the first structure (choice of tensors that start at zero or alike in all experts) for which a
+        parameterization is not proved to be impossible; if it is for all, the result for the last one."""
         return next((a for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE), self.attempts[-1])
 
     @property
     def verdict(self) -> Uniqueness:
-        """The verdict over all structures that were tried."""
+        """The verdict over all structures (choices of tensors that start at zero or alike in all experts) that were
+        tried."""
         left = [a.verdict for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE]
         if len(left) > 1:
             return Uniqueness.UNDECIDED if Uniqueness.UNDECIDED in left else Uniqueness.SEVERAL
@@ -152,14 +159,15 @@ class Proof(Rendered):
 
     @property
     def unique(self) -> bool | None:
-        """True if exactly one parameterization meets the desiderata, with as few tied or zero tensors as possible.
+        """True if exactly one parameterization meets the desiderata, with as few tensors as possible that start at zero
+        or alike in all experts.
 
         False if none or several do; None if undecided.
         """
         return None if self.verdict is Uniqueness.UNDECIDED else self.verdict is Uniqueness.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
-        """Returns whether a scaling is the parameterization that was proved to be unique."""
+        """Returns whether a scaling has the exponents that were proved to be the only ones that meet the desiderata."""
         return (
             self.outcome.verdict is Uniqueness.UNIQUE
             and scaling.point(self.configuration.ray) == self.outcome.points[0]
@@ -170,7 +178,8 @@ class Proof(Rendered):
         return str(self.configuration)
 
     def show_points(self, attempt: Outcome) -> list[str]:
-        """Returns each point that was found as one line with all its exponents: ``b.input=0, ..., alpha=1``."""
+        """Returns one line for each choice of exponents that was found to meet all demands: ``b.input=0, ...,
+        alpha=1``."""
         indices = "bcd" if _faithful(self.configuration.optimizer) else "bc"
         points = []
         for x in attempt.points:
@@ -180,12 +189,14 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """Returns the statement that is proved if the clauses of an attempt are unsatisfiable."""
+        """Returns the statement that is proved if the clauses of a result (``attempt``) are unsatisfiable, such as "no
+        point meets the desiderata of ..."."""
         claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """Returns lines that explain the unknowns in the clauses of the proof."""
+        """Returns lines that explain the names of the unknowns in the clauses of the proof, for a reader of the
+        exported script."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
@@ -223,7 +234,8 @@ def prove(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[ConfigurationOptions],
 ) -> Proof:
-    """Decides whether exactly one parameterization meets the desiderata with the fewest interventions.
+    """Decides whether exactly one parameterization meets the desiderata, with as few tensors as possible that start at
+    zero or alike in all experts.
 
     Examples:
         >>> prove("III", "sgd", "mup").unique
@@ -243,7 +255,8 @@ def prove(
 def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
     """Tries to prove that no parameterization exists, after a search found none.
 
-    It tries if a demand is known to fail, or if ``effort`` was requested.
+    A proof is tried only if the search was stopped by a demand that certainly fails, not by an undecided one, or if
+    ``effort`` was requested.
 
     Returns:
         The verdict, and one line that states it.
@@ -265,20 +278,20 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
 
 
 def _faithful(optimizer: OptimizerSpec) -> bool:
-    """Returns whether some tensor has an epsilon. The desideratum mu-3 sets it to the size of the gradient, so that
-    epsilon is the normaliser."""
+    """Returns whether the optimizer of some tensor has an epsilon. Then the desideratum mu-3 gives epsilon the size of
+    the gradient, so that epsilon is the normaliser, and training is like gradient descent."""
     return any(rule.epsilon for rule in optimizer.rules)
 
 
 class Prover:
-    """Decides demands for one network, ray and optimizer. Products of Wick monomials are computed once for all
-    structures.
+    """Decides how many choices of exponents meet a set of demands, for one network, ray and optimizer. Products of
+    signals are computed once for all choices of tensors that start at zero or alike in all experts.
 
     Args:
         network: the network.
         ray: the ray.
         optimizer: the optimizer.
-        given: unknowns that the user fixed, as equations in addition to the demands.
+        given: exponents that the user fixed; they are added to the demands as equations.
     """
 
     def __init__(self, network: Network, ray: Ray, optimizer: OptimizerSpec, given: Given = NOTHING) -> None:
@@ -298,7 +311,8 @@ class Prover:
         return Prover(asked.network, asked.ray, asked.optimizer, asked.given)
 
     def system(self, parameterization: Parameterization, structure: Structure) -> System:
-        """Returns the clauses of the demands under one structure, including those that earlier proofs added."""
+        """Returns the clauses of a parameterization's demands for one choice of tensors that start at zero or alike in
+        all experts, including clauses that earlier proofs added."""
         key = parameterization.name, structure
         if key not in self._systems:
             demands = self.given.relax_demands(self.network, parameterization.list_demands(self.network, structure))
@@ -306,14 +320,16 @@ class Prover:
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """Decides whether exactly one point, several or no points meet the demands under one structure."""
+        """Decides whether exactly one choice of exponents, several or none meet the demands of a parameterization, for
+        one choice of tensors that start at zero or alike in all experts (``structure``)."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Decides one structure after the other, fewest interventions (tied or zero tensors) first, up to the first
-        that is not impossible.
+        """Decides, for one structure after the other, how many points meet the demands. A structure is a choice of
+        tensors that start at zero or alike in all experts, a point one of all other exponents. Those with the fewest
+        such tensors come first, up to the first structure that is not impossible.
 
-        If exactly one point meets the demands there, the other structures with as few interventions are decided, too.
+        If exactly one point meets the demands there, the other structures with as few such tensors are decided, too.
         """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
         options = enumerate_structures(self.network, base) if parameterization.structural else [base]
@@ -330,8 +346,8 @@ class Prover:
 
 
 class System:
-    """The demands of a parameterization under one structure, as clauses. Each point that turns out to violate a demand
-    adds a clause."""
+    """The demands of a parameterization as clauses over the unknown exponents, for one choice of tensors that start at
+    zero or alike in all experts. Each point (choice of exponents) that turns out to violate a demand adds a clause."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
@@ -353,10 +369,10 @@ class System:
                 self._solver.add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
-        """Searches for points that meet the demands until none is left, or two are found.
+        """Searches for points (choices of exponents) that meet the demands until none is left, or two are found.
 
-        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d. If the user fixed c or d, it is compared
-        with the only point that meets the demands without it.
+        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d (learning rate over epsilon). If the user
+        fixed c or d, it is compared with the only point that meets the demands without it.
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x not in self._equations()}
@@ -373,8 +389,8 @@ class System:
         return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
-        """Returns those unknowns fixed by the user that occur in clauses: multipliers, b, and c of tensors without an
-        epsilon."""
+        """Returns those exponents fixed by the user that occur in clauses: multipliers, b (init std), and c (learning
+        rate) of tensors without an epsilon."""
         rule, held = self.prover.optimizer.of, self.prover.given.held
         return {x for x in held if x[:2] not in ("c.", "d.") or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
@@ -399,7 +415,8 @@ class System:
         return (*(x for x in core if x != APART), *epsilon), needed
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
-        """Returns a point that meets the demands and the clauses `apart`; None if there is none."""
+        """Returns values of the unknown exponents that meet all demands and the clauses `apart`, which exclude the
+        points found before; None if there are none."""
 
         def propose() -> dict[str, Fraction] | None:
             model = self._solver.model(apart)
@@ -408,8 +425,8 @@ class System:
         return refine(propose, self.examine, self._solver.add)
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
-        """Returns all exponents at a point. For a tensor with an epsilon n^-d, d is chosen so that epsilon has the size
-        of the tensor's largest gradient.
+        """Returns the point (all exponents) with the given values of the unknowns. For a tensor with an epsilon n^-d, d
+        is chosen so that epsilon has the size of the tensor's largest gradient.
 
         Raises:
             Undecided: the size of a gradient is undecided.
@@ -429,11 +446,11 @@ class System:
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
     def examine(self, values: Mapping[str, Fraction]) -> Clause | None:
-        """Examines exactly whether a point meets every demand.
+        """Examines exactly whether a point, given by the values of its unknown exponents, meets every demand.
 
         Returns:
-            None if it does. Otherwise a clause that excludes the point and follows from the violated demand at every
-                point.
+            None if it does. Otherwise a clause that excludes this point, and which every point that meets the violated
+            demand satisfies.
 
         Raises:
             Undecided: a size has no certificate, or the exponents of the point cannot be represented.
@@ -455,9 +472,11 @@ class System:
         return None
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:
-        """Returns inequalities at least one of which holds at every point that differs from these values."""
+        """Returns inequalities at least one of which holds at every point that differs from the one with these values:
+        ``b.W != 1/2``, ..."""
         return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
     def look(self, point: Point, rule: OptimizerSpec) -> Analysis:
-        """Returns the analysis of a training run at a point."""
+        """Returns the analysis (it computes sizes) of training by the optimizer ``rule`` with the exponents
+        ``point``."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)

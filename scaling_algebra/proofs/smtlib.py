@@ -18,14 +18,15 @@ RESET = "(reset)\n"
 
 
 def scripts_of(proof: Proof) -> str:
-    """Writes one script for every structure that was decided, separated by ``(reset)``. The proof is confirmed if a
-    solver answers ``unsat`` to all."""
+    """Writes a proof as SMT-LIB scripts, separated by ``(reset)``. There is one for each structure (choice of tensors
+    that start at zero or alike in all experts) that was decided. The proof is confirmed if a solver answers ``unsat``
+    to all."""
     scripts = [script(a.clauses, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)
 
 
 def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
-    """Writes a system of clauses as a script in the logic QF_LRA, with one named assertion for each clause."""
+    """Writes clauses as a script for SMT solvers (logic QF_LRA), with one named assertion for each clause."""
     names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
     lines = [f"; {line}" for line in (claim, *reading, "an assertion is named by its number and its demand")]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]
