@@ -21,6 +21,7 @@ COUNTS = {"has": range(1, 99), "lacks": range(1), "once": range(1, 2), "twice": 
 PARTS: dict[str, Any] = {
     "a": "4>N", "b": "N>N", "c": "N>3", "inp": "5>N", "head": "N>3", **dict.fromkeys(("w", "v", "u", "k", "gk"), "N>N"),
     **dict.fromkeys(("g", "t"), "N,"), "rms": lambda z: nn.RMSNorm(z["N"]), "ln": lambda z: nn.LayerNorm(z["N"]),
+    "unit": lambda z: nn.utils.parametrizations.spectral_norm(nn.Linear(z["N"], z["N"])),
 }  # fmt: skip
 """Parts that rows name without saying what they are."""
 
@@ -123,6 +124,7 @@ OPTIONS = {"ray": "N=1", "error": "1e-12"}
 WHOLE = {
     "lines": lambda model, ray: "; ".join(model.lines),
     "told": lambda model, ray: "; ".join(x for x in model.lines if "left out" not in x),
+    "notes": lambda model, ray: "; ".join(map(str, model.notes)),
     "frozen": lambda model, ray: " ".join(sorted(model.network.frozen)),
     "parameters": lambda model, ray: str(len(model.network.tensors)),
     "multipliers": lambda model, ray: " ".join("=".join(x) for x in sorted(multipliers(model, ray).items())),
@@ -142,10 +144,10 @@ def check(build, *reading):
         build: function of the sizes that returns the module.
         reading: ``refused: REGEX`` alone; or texts that the equations have (``has``, ``once``, ``twice``, ``lacks``:
             TEXT) and that the lines have (``said``), all ``lines``, those that are not about what is left out
-            (``told``), the ``frozen`` parameters, why a limit ``stands`` for other values, how many ``parameters``
-            there are, the laws of some (``answers: PATTERN=HIDDEN ...``), those of all layers, with the factors before
-            them (``all: NAME=HIDDEN ...``), the ``multipliers``, the ``factors`` of the module, on a ``ray``, with an
-            ``error``.
+            (``told``), all ``notes``, the ``frozen`` parameters, why a limit ``stands`` for other values, how many
+            ``parameters`` there are, the laws of some (``answers: PATTERN=HIDDEN ...``), those of all layers, with the
+            factors before them (``all: NAME=HIDDEN ...``), the ``multipliers``, the ``factors`` of the module, on a
+            ``ray``, with an ``error``.
     """
     options = {
         "ray": "N=1",
