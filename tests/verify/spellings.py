@@ -81,19 +81,22 @@ def make_part(text, sizes):
     return part.requires_grad_("~" not in text)
 
 
-def net(run: Callable[..., Any], parts: str = "a b c", inputs: Any = None, **more: Any) -> Callable[..., Any]:
+def net(run: Callable[..., Any], parts: str = "", inputs: Any = None, tie: Any = (), **more: Any) -> Callable[..., Any]:
     """Returns the ``build`` of a module that computes ``run``.
 
     Args:
         run: function of the module and its inputs.
         parts: ``name=text`` as in ``make_part``, or a name of ``PARTS``, one behind the other.
         inputs: the input; None lets it be guessed.
+        tie: two parts of which the first has the weight of the second.
         more: parts by name, as text or as functions of the sizes.
     """
 
     def build(sizes):
         named = {name: text or name for name, _, text in (part.partition("=") for part in parts.split())}
         model = Module(run, **{name: make_part(text, sizes) for name, text in (named | more).items()})
+        if tie:
+            getattr(model, tie[0]).weight = getattr(model, tie[1]).weight
         return model if inputs is None else (model, inputs)
 
     return build
@@ -104,15 +107,18 @@ def of(between, parts="", **more):
     return net(lambda m, x: m.head(between(m, m.inp(x))), f"inp head n=N w {parts}", **more)
 
 
+def _derive(model, ray, **where):
+    return derive(ray=ray, **{"optimizer": "adam", "parameterization": "mup", "network": model.network, **where})
+
+
 def derive_powers(model, ray="N=1", scaled=False, **where):
     """Returns the init std and rate of each parameter; ``scaled``: with the factor that the module multiplies it by."""
-    d = derive(ray=ray, **{"optimizer": "adam", "parameterization": "mup", "network": model.network, **where})
+    d = _derive(model, ray, **where)
     return {name: (str(x.init_std), str(x.lr)) for name, x in (d.scaling.tensors if scaled else d.tensors).items()}
 
 
 def multipliers(model, ray="N=1"):
-    d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network)
-    return {name: str(1 / power) for name, power in d.scaling.multipliers.items()}
+    return {name: str(1 / power) for name, power in _derive(model, ray).scaling.multipliers.items()}
 
 
 def _list_factors(model, ray):
@@ -129,6 +135,7 @@ WHOLE = {
     "parameters": lambda model, ray: str(len(model.network.tensors)),
     "multipliers": lambda model, ray: " ".join("=".join(x) for x in sorted(multipliers(model, ray).items())),
     "factors": _list_factors,
+    "level": lambda model, ray: "certified" * _derive(model, ray, optimizer="adamw").level.certified,
 }
 
 
@@ -137,44 +144,44 @@ def strip(role):
     return re.sub(r"\.(weight|bias)|\[\d+\]", "", role)
 
 
-def check(build, *reading):
+def check(build, *reading, read=trace_equations):
     """Holds what a module is read as against a row of a table, and returns it.
 
     Args:
         build: function of the sizes that returns the module.
         reading: ``refused: REGEX`` alone; or texts that the equations have (``has``, ``once``, ``twice``, ``lacks``:
-            TEXT) and that the lines have (``said``), all ``lines``, those that are not about what is left out
-            (``told``), all ``notes``, the ``frozen`` parameters, why a limit ``stands`` for other values, how many
-            ``parameters`` there are, the laws of some (``answers: PATTERN=HIDDEN ...``), those of all layers, with the
-            factors before them (``all: NAME=HIDDEN ...``), the ``multipliers``, the ``factors`` of the module, on a
-            ``ray``, with an ``error``.
+            TEXT), the lines (``said``), the reason why there are none (``unread``), why a limit ``stands`` for other
+            values, or the note on a parameter (``note: NAME: TEXT``; ``quiet: PATTERN`` for none); the laws of some
+            (``answers: PATTERN=HIDDEN ...``) or, with the factors before them, of all layers (``all: NAME=HIDDEN
+            ...``); one of ``WHOLE``, whole; on a ``ray``, with an ``error``.
+        read: the function that reads it.
     """
-    options = {
-        "ray": "N=1",
-        "error": "1e-12",
-        **dict(x for part in reading if (x := part.split(": ", 1))[0] in OPTIONS),
-    }
-    if reading[0].startswith("refused: "):
+    if reading and reading[0].startswith("refused: "):
         with pytest.raises(Unreadable, match=reading[0].removeprefix("refused: ")) as refusal:
-            trace_equations(build)
+            read(build)
         assert "\n" not in str(refusal.value) and "its rule does not cover" not in str(refusal.value)
         return None
-    model, ray = trace_equations(build), options["ray"]
-    assert model.error < float(options["error"])
-    for what, _, said in (part.partition(": ") for part in reading):
-        laws = [(x, LAWS.get(y) or tuple(y.split(","))) for x, _, y in (pair.partition("=") for pair in said.split())]
-        if what == "answers":
-            found = derive_powers(model, ray)
-            for pattern, law in laws:
+    parts = [part.split(": ", 1) for part in reading]
+    model, options = read(build), OPTIONS | {what: said for what, said in parts if what in OPTIONS}
+    ray, notes = options["ray"], dict(model.notes)
+    assert model.error < float(options["error"]) or model.network.unread
+    holders = {"said": " ".join(model.lines), "unread": model.network.unread, "stands": model.network.stands}
+    for what, said in parts:
+        if what in ("answers", "all"):
+            laws = [(x, LAWS.get(y) or tuple(y.split(","))) for x, y in (pair.split("=") for pair in said.split())]
+            found = derive_powers(model, ray, scaled=what == "all")
+            if what == "all":
+                assert {(strip(role), law) for role, law in found.items()} == {*laws}
+            for pattern, law in laws * (what == "answers"):
                 assert {x for role, x in found.items() if fnmatch(role, pattern)} == {law}, (pattern, found)
-        elif what == "all":
-            assert {(strip(role), x) for role, x in derive_powers(model, ray, True).items()} == {*laws}
         elif what in WHOLE:
             assert WHOLE[what](model, ray) == said
-        elif what == "stands":
-            assert model.network.stands and said in model.network.stands
-        elif what == "said":
-            assert said in " ".join(model.lines)
+        elif what in holders:
+            assert holders[what] and said in holders[what]
+        elif what == "note":
+            assert said.partition(": ")[2] in notes[said.partition(": ")[0]]
+        elif what == "quiet":
+            assert not [name for name in notes if fnmatch(name, said)]
         elif what not in OPTIONS:
             assert " ".join(model.text.split()).count(said) in COUNTS[what], (what, said, model.text)
     return model
