@@ -34,6 +34,10 @@ def drawn(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
+def mean(x):
+    return x.mean(-1, keepdim=True)
+
+
 class Module(nn.Module):
     """Computes ``run(self, *inputs)``; tensors among its parts are buffers."""
 

@@ -19,11 +19,7 @@ from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
 from .. import shared
-from .spellings import HIDDEN, READOUT, check, derive_powers, multipliers, net, of
-
-
-def residual(m, x):
-    return x + torch.relu(m.v(x))
+from .spellings import HIDDEN, READOUT, check, derive_powers, mean, multipliers, net, of
 
 
 def without_gradients(m, h):
@@ -50,10 +46,6 @@ def clipped(h, **clip):
 
 def halves(x):
     return x[:, : x.shape[-1] // 2], x[:, x.shape[-1] // 2 :]
-
-
-def mean(x):
-    return x.mean(-1, keepdim=True)
 
 
 def angles(m, last=1.0):
@@ -124,8 +116,8 @@ SPELLINGS = {
     "taken off: before": (lambda m, h: (m.w(h) - m.g) + m.g, "g", PLAIN),
     "taken off: of both": (lambda m, h: m.w((h + m.v(h)) - (h - torch.tanh(h))), "v", "has: h[a] = v[a] + h_tanh[a]"),
     "taken off: in part": (lambda m, h: m.w(torch.tanh(2 * (h + m.v(h)) - h)), "v", "has: h[a] = inp[a] + v[a]"),
-    "taken off: a layer": (lambda m, h: m.w(residual(m, h) - h), "v", "has: w[b] = W[b,a] h_relu[a]"),
-    "taken off: in the middle": (lambda m, h: m.w(torch.tanh(h - residual(m, h))), "v",
+    "taken off: a layer": (lambda m, h: m.w(h + torch.relu(m.v(h)) - h), "v", "has: w[b] = W[b,a] h_relu[a]"),
+    "taken off: in the middle": (lambda m, h: m.w(torch.tanh(h - (h + torch.relu(m.v(h))))), "v",
         "has: h_tanh[a] = tanh(h_relu[a])"),
     "cancels: all": (lambda m, h: h - h, "", CANCEL),
     "cancels: a term": (lambda m, h: (m.w(h) + torch.tanh(h)) - m.w(h), "", CANCEL),

@@ -11,22 +11,12 @@ from torch.nn import functional as F
 from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify import tracing
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.tracing import (
-    elementwise,
-    fixed,
-    functions,
-    indices,
-    models,
-    recording,
-    regions,
-    rules,
-    writing,
-)
 from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.shapes import read_by_shape
 
-from .spellings import HIDDEN, INPUT, READOUT, check, derive_powers, drawn, net, strip
+from .spellings import HIDDEN, INPUT, READOUT, check, derive_powers, drawn, mean, net, strip
 
 CHAIN = {"a": "4>N", "b": "N>N", "c": "N>3"}
 
@@ -47,10 +37,6 @@ def between(f, parts="", inputs=None, **more):
 def before(f, parts="", inputs=None, **more):
     """Something between the input layer and a matrix."""
     return of(lambda m, x: m.c(m.b(f(m, m.a(x)))), parts, drawn(3, 4) if inputs is None else inputs, **more)
-
-
-def _mean(x):
-    return x.mean(-1, keepdim=True)
 
 
 def _places(h):
@@ -154,9 +140,9 @@ def relative(m, x):
     return m.c((h + m.o(m.mix(scores.movedim(1, -1)).transpose(2, 3).flatten(2))).mean(1))
 
 
-def tied_mean(order):
+def tiedmean(order):
     """The mean of h W^T roll(W h) falls as N^(-1/2) at the start; without the roll it does not."""
-    return before(lambda m, h: h * _mean(h * F.linear(order(m.w(h)), m.w.weight.T)), "w=N>N")
+    return before(lambda m, h: h * mean(h * F.linear(order(m.w(h)), m.w.weight.T)), "w=N>N")
 
 
 def conv(i, o, k=3, pad=1, **more):
@@ -199,6 +185,7 @@ NORMED = of(
     lambda m, x: m.c(torch.relu(m.n(m.a(x))).mean(2)), "b=", drawn(2, 3, 4),
     a=lambda n: conv(3, n), n=lambda n: nn.BatchNorm1d(n, affine=False),
 )  # fmt: skip
+QUARTER = between(quarter)
 BIASED = of(biased, "b= qkv=3*N,N o=N>N qb=N, vb=N,", drawn(3, 4))
 MERGED = of(  # neighbours beside each other along the width, with one norm (Swin)
     lambda m, x: m.c(m.b(F.layer_norm(torch.cat([(h := m.a(x))[0::2], h[1::2]], -1), (2 * h.shape[-1],)))),
@@ -229,7 +216,7 @@ SAME, DEPTHWISE, BESIDE, POINTWISE, (GRU, LSTM, RNN) = (
 RIGHT = {
     "pooled": (of(PATCHED, "", drawn(1, 3, 4), a=SAME, b=lambda n: conv(n, n)), "a", "b"),
     "complex": (between(turned), "a", "b"),
-    "quarter turn": (between(quarter), "a", "b"),
+    "quarter turn": (QUARTER, "a", "b"),
     "softplus": (between(lambda m, h: F.softplus(h)), "a", "b"),
     "elu": (between(lambda m, h: F.elu(h)), "a", "b"),
     "leaky relu": (between(lambda m, h: F.prelu(F.leaky_relu(h, 0.2, inplace=False), torch.full((1,), 0.3))), "a", "b"),
@@ -267,7 +254,7 @@ RIGHT = {
     "places meet as one axis and as two": (RELATIVE, "p table", "q k o mix", "has: Table["),
     "mixer": (LEAN, "p t1 t2", "a b", "level: certified"),
     "convolutions": (CONVOLUTIONS, "layers.0 norms.0 norms.1 norms.2", "layers.1 layers.2", "level: certified"),
-    "tied in order": (tied_mean(lambda z: z), "a", "b w"),
+    "tied in order": (tiedmean(lambda z: z), "a", "b w"),
     "one is added": (of(lambda m, x: m.c(1 + torch.tanh(m.a(x))), "b="), "a", "", "once:  + C["),
 }  # fmt: skip
 """Modules, parameters that are as those of an input layer and as hidden matrices, and more that they are read as."""
@@ -309,8 +296,8 @@ def routed(run):
 @pytest.mark.parametrize("run", [choosing_tokens, choosing_experts])
 def test_a_choice_among_a_fixed_number_is_read_as_all(run):
     chosen = routed(lambda m, h: h + run(m, F.rms_norm(h, h.shape[-1:])))
-    model = check(chosen, f"stands: {models.TOP_K_READ_AS_ALL}")
-    assert model.lines[-1] == f"model: {models.TOP_K_READ_AS_ALL}"
+    model = check(chosen, f"stands: {tracing.models.TOP_K_READ_AS_ALL}")
+    assert model.lines[-1] == f"model: {tracing.models.TOP_K_READ_AS_ALL}"
     widths = {strip(role): count for role, count in count_widths(model)}
     assert widths == {"a": 1, "up": 2, "down": 2, "r": 1, "c": 1}
     answers = {"a.weight": INPUT, "up": HIDDEN, "down": HIDDEN, "r": READOUT, "c.weight": READOUT}
@@ -401,7 +388,7 @@ def test_a_factor_behind_a_tied_embedding_changes_nothing(monkeypatch):
     the numbers are those of the embedding without its factor."""
     truth = trained_tied(0, -0.5)
     torch.testing.assert_close(trained_tied(0.5, 0), truth, rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(writing, "_beside", lambda *_: None)
+    monkeypatch.setattr(tracing.writing, "_beside", lambda *_: None)
     assert float((trained_tied(0.5, 0) - truth).abs().max()) > 0.1 * float(truth.abs().max())
 
 
@@ -467,6 +454,10 @@ def doubled(f):
     return lambda reader, x, *rest: f(reader, [2 * v for v in x] if isinstance(x, list) else x, *rest)
 
 
+def twice(f):
+    return lambda *x, **more: 2 * f(*x, **more)
+
+
 def turned_over(f):
     """Places in another order."""
     return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.values]))
@@ -478,20 +469,14 @@ def rolled(f):
 
 
 FAULTS = {
-    "linear": (fixed, "make_fixed_constant", doubled, PLACES, "(roll|pad|cumsum|cat)"),
-    "complex": (fixed, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), between(quarter), "mul"),
-    "patches": (rules, "convert_constant", turned_over, CONV, "conv2d"),
-    "batch norm": (functions, "convert_constant", turned_over, NORMED, "with --network"),
-    "pooling": (rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
-    "places": (indices, "make_fixed_constant", rolled, RELATIVE, "add"),
-    "parts": (elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
-    "twice": (
-        recording,
-        "decompose_attention",
-        lambda f: lambda *a, **words: 2 * f(*a, **words),
-        RELATIVE,
-        "attention",
-    ),
+    "linear": (tracing.fixed, "make_fixed_constant", doubled, PLACES, "(roll|pad|cumsum|cat)"),
+    "complex": (tracing.fixed, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), QUARTER, "mul"),
+    "patches": (tracing.rules, "convert_constant", turned_over, CONV, "conv2d"),
+    "batch norm": (tracing.functions, "convert_constant", turned_over, NORMED, "with --network"),
+    "pooling": (tracing.rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
+    "places": (tracing.indices, "make_fixed_constant", rolled, RELATIVE, "add"),
+    "parts": (tracing.elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
+    "written out": (tracing.recording, "decompose_attention", twice, RELATIVE, "attention"),
 }
 
 
@@ -511,27 +496,23 @@ REFUSED = {
     "a division by a signal": before_readout(lambda m, h: torch.addcdiv(h, m.b(h), 2 + m.b2(h).sigmoid())),
     "of one law may cancel": before_readout(lambda m, h: h - h.mean(0)),
     "of one law may cancel ": before_readout(lambda m, h: h - h.mean()),
-    "of one law may cancel  ": before_readout(lambda m, h: h - h.mean(1, keepdim=True) - _mean(h)),
+    "of one law may cancel  ": before_readout(lambda m, h: h - h.mean(1, keepdim=True) - mean(h)),
     "differ along an axis that grows": before_readout(lambda m, h: h + torch.arange(1.0, 1 + h.shape[-1])),
     # at widths 64, 256, 1024 the input of the next matrix measured as N^(1/2), or fell by a third to a half
     "a constant whose entries change with the sizes": before(lambda m, h: h + h.shape[-1] ** 0.5),
     "a constant whose entries change with the sizes ": before(lambda m, h: torch.relu(h - h.shape[-1] ** 0.25)),
-    "a copy whose entries are partly negated": before(lambda m, h: h * _mean(h * h * _signs(h))),
-    "a copy whose entries are partly negated ": before(lambda m, h: h * _mean(torch.relu(h) * _signs(h))),
-    "a permuted copy of itself": before(lambda m, h: h * _mean((h * _signs(h)) * h)),
+    "a copy whose entries are partly negated": before(lambda m, h: h * mean(h * h * _signs(h))),
+    "a copy whose entries are partly negated ": before(lambda m, h: h * mean(torch.relu(h) * _signs(h))),
+    "a permuted copy of itself": before(lambda m, h: h * mean((h * _signs(h)) * h)),
     "no rule for this": before(lambda m, h: torch.zeros_like(h).scatter(-1, *h.topk(4, -1)[::-1])),
-    "before and after a permutation of entries": before(lambda m, h: tied_mean(m, h, lambda z: z.roll(1, -1)), "w=N>N"),
-    "before and after a permutation of entries ": before(
-        lambda m, h: tied_mean(m, h, lambda z: z * _signs(z)), "w=N>N"
-    ),
+    "before and after a permutation of entries": tiedmean(lambda z: z.roll(1, -1)),
+    "before and after a permutation of entries ": tiedmean(lambda z: z * _signs(z)),
     "permuted parameter that is also used elsewhere": before(
-        lambda m, h: h * _mean(F.linear(h, m.w.weight) * F.linear(h, m.w.weight.roll(1, -1))), "w=N>N"
+        lambda m, h: h * mean(F.linear(h, m.w.weight) * F.linear(h, m.w.weight.roll(1, -1))), "w=N>N"
     ),
-    "topk: the output changes with the order": routed(lambda m, h: F.linear(h, m.r).topk(2, -1).values[:, :1] * h),
-    "topk: the output changes with the order|no function|a top-K": routed(
-        lambda m, h: h.topk(3, -1).values.sum(-1, keepdim=True) * h
-    ),
-    "a top-K (that leaves|along several)|no function": routed(
+    "a top-K that leaves experts out": routed(lambda m, h: F.linear(h, m.r).topk(2, -1).values[:, :1] * h),
+    "a top-K that leaves experts out ": routed(lambda m, h: h.topk(3, -1).values.sum(-1, keepdim=True) * h),
+    "a top-K that leaves experts out  ": routed(
         lambda m, h: F.linear(F.linear(h, m.r).topk(2, -1).values, torch.ones(1, 2)) * h
     ),
 }
@@ -565,7 +546,7 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     between, said = BY_SIZE[how]
     build = before(between, near=lambda n: (torch.arange(n) < 64).float())
     check(build, f"refused: {said}")
-    monkeypatch.setattr(models, "find_wide_builds", lambda *_: {})  # a planted fault
-    monkeypatch.setattr(regions, "_bounds_length", lambda *_: False)
-    monkeypatch.setitem(regions.SCALES, "rmsnorm", (1, 30, 1e3))
+    monkeypatch.setattr(tracing.models, "find_wide_builds", lambda *_: {})  # a planted fault
+    monkeypatch.setattr(tracing.regions, "_bounds_length", lambda *_: False)
+    monkeypatch.setitem(tracing.regions.SCALES, "rmsnorm", (1, 30, 1e3))
     check(build, "has: b[")

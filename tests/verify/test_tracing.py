@@ -2,7 +2,6 @@
 
 import json
 import re
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -109,34 +108,40 @@ def test_what_a_loop_over_experts_itself_multiplies_by(way):
     assert model.network.axes["i"] == "M"
 
 
-SHARES = {
-    "largest of softmax": (lambda s: s.softmax(-1), False, {"M": -1}),
-    "largest of sigmoids": (torch.sigmoid, False, {}),
-    "sigmoids, normalised": (torch.sigmoid, True, {"K": -1}),
-}
-FACTORS = {
-    "1": (lambda m, k: 1.0, {}),
-    "sqrt(K)": (lambda m, k: k**0.5, {"K": "1/2"}),
-    "K": (lambda m, k: k, {"K": 1}),
-    "1/sqrt(M)": (lambda m, k: m**-0.5, {"M": "-1/2"}),
-    "sqrt(K/M)": (lambda m, k: (k / m) ** 0.5, {"K": "1/2", "M": "-1/2"}),
-    "M/K": (lambda m, k: m / k, {"K": -1, "M": 1}),
-}
-
-
-@pytest.mark.parametrize("factor", FACTORS)
-@pytest.mark.parametrize("share", SHARES)
-def test_a_factor_belongs_to_the_size_that_makes_it(share, factor):
-    (score, norm, own), (of_sizes, more) = SHARES[share], FACTORS[factor]
+def gated(score, times, norm=False):
+    """The gates of the K largest scores, times a number of M and K."""
 
     def gate(m, s):
         w, i = score(s).topk(m.k, -1)
-        w = (w / w.sum(-1, keepdim=True) if norm else w) * of_sizes(s.shape[-1], m.k)
+        w = (w / w.sum(-1, keepdim=True) if norm else w) * times(s.shape[-1], m.k)
         return torch.zeros_like(s).scatter(-1, i, w)
 
-    powers = {axis: Fraction(own.get(axis, 0)) + Fraction(more.get(axis, 0)) for axis in "KM"}
-    expected = " ".join(f"{axis}={power}" for axis, power in powers.items() if power)
-    model = check(sum_experts("stacked", gate, "k=K"), f"factors: {expected}")
+    return gate
+
+
+def softmax(s):
+    return s.softmax(-1)
+
+
+FACTORS = {
+    "largest of softmax": (gated(softmax, lambda m, k: 1.0), "M=-1"),
+    "largest of sigmoids": (gated(torch.sigmoid, lambda m, k: 1.0), ""),
+    "sigmoids, normalised": (gated(torch.sigmoid, lambda m, k: 1.0, norm=True), "K=-1"),
+    "softmax times sqrt(K)": (gated(softmax, lambda m, k: k**0.5), "K=1/2 M=-1"),
+    "sigmoids times K": (gated(torch.sigmoid, lambda m, k: k), "K=1"),
+    "normalised times K": (gated(torch.sigmoid, lambda m, k: k, norm=True), ""),
+    "softmax over sqrt(M)": (gated(softmax, lambda m, k: m**-0.5), "M=-3/2"),
+    "softmax times sqrt(K/M)": (gated(softmax, lambda m, k: (k / m) ** 0.5), "K=1/2 M=-3/2"),
+    "normalised times sqrt(K/M)": (gated(torch.sigmoid, lambda m, k: (k / m) ** 0.5, norm=True), "K=-1/2 M=-1/2"),
+    "softmax times M/K": (gated(softmax, lambda m, k: m / k), "K=-1"),
+    "sigmoids times M/K": (gated(torch.sigmoid, lambda m, k: m / k), "K=-1 M=1"),
+}
+
+
+@pytest.mark.parametrize("how", FACTORS)
+def test_a_factor_belongs_to_the_size_that_makes_it(how):
+    gate, powers = FACTORS[how]
+    model = check(sum_experts("stacked", gate, "k=K"), f"factors: {powers}")
     assert not model.joint and not model.find_open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
 
 
@@ -184,10 +189,8 @@ LAYERS = net(
     norms=lambda z: nn.ModuleList(nn.LayerNorm(z["N"]) for _ in range(z["L"])),
 )
 MODULES = {
-    "a perceptron with biases": (
-        net(lambda m, x: m.c(torch.relu(m.b(torch.tanh(m.a(x))))), "a=5>N+ b=N>N+ c=N>3+"), "lines: ",
-        "answers: a.*=INPUT b.weight=HIDDEN b.bias=INPUT c.weight=READOUT c.bias=INPUT",
-    ),
+    "a perceptron with biases": (net(lambda m, x: m.c(torch.relu(m.b(torch.tanh(m.a(x))))), "a=5>N+ b=N>N+ c=N>3+"),
+        "lines: ", "answers: a.*=INPUT b.weight=HIDDEN b.bias=INPUT c.weight=READOUT c.bias=INPUT"),
     **{
         f"experts: {how}": (
             sum_experts(how), "ray: N=1,N_e=1,M=1", "multipliers: alpha=M^-1",
@@ -205,19 +208,14 @@ MODULES = {
         )
         for how in ("separate", "chunk", "packed", "mha")
     },
-    "attention: a head that grows": (
-        attend("separate", "N//4"), "multipliers: scale=N^-1",
-        "said: the module multiplies by N^-1/2 here (scale in the equations)",
-    ),
+    "attention: a head that grows": (attend("separate", "N//4"), "multipliers: scale=N^-1",
+        "said: the module multiplies by N^-1/2 here (scale in the equations)"),
     "layers": (LAYERS, "ray: N=1,L=1", "multipliers: scale=L^-1"),
     "layers: their number stays": (LAYERS, "ray: N=1,L=0", "answers: ups.*.weight=HIDDEN downs.*=HIDDEN"),
-    "frozen": (
-        net(low, FREEZE), f"lines: tok.weight, base.weight, head.weight: {FROZEN}",
-        "frozen: base.weight head.weight tok.weight", "answers: A.weight=HIDDEN B.weight=INPUT",
-    ),
-    "a gain that is a number": (
-        of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), "gain=,"), "answers: gain=INPUT w.weight=HIDDEN"
-    ),
+    "frozen": (net(low, FREEZE), f"lines: tok.weight, base.weight, head.weight: {FROZEN}",
+        "frozen: base.weight head.weight tok.weight", "answers: A.weight=HIDDEN B.weight=INPUT"),
+    "a gain that is a number": (of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), "gain=,"),
+        "answers: gain=INPUT w.weight=HIDDEN"),
     "no gradient: data": (of(lambda m, h: h + F.linear(h, m.w.weight.data)), f"told: w.weight: {UNREACHED}"),
     "no gradient: backward": (of(lambda m, h: Stop.apply(m.w(h))), f"told: inp.weight, w.weight: {ZERO}"),
     "no gradient: training": (of(lambda m, h: m.w(h) if m.training else h), f"told: w.weight: {TRAINING}"),
@@ -316,13 +314,12 @@ def test_a_plan_takes_out_what_the_module_multiplies_by():
 
 SPARE = """
 from torch import nn
-class M(nn.Module):
-    def __init__(self, n):
-        super().__init__()
-        self.a, self.b, self.head = nn.Linear(5, n, bias=False), nn.Linear(n, n), nn.Linear(n, 3, bias=False)
-    def forward(self, x):
-        return self.head(nn.functional.linear(self.a(x), self.b.weight.data))
-build = lambda sizes: M(sizes["N"])
+class M(nn.Linear):
+    def forward(self, x): return self.head(nn.functional.linear(super().forward(x), self.b.weight.data))
+def build(sizes):
+    m = M(5, sizes["N"], bias=False)
+    m.b, m.head = nn.Linear(sizes["N"], sizes["N"]), nn.Linear(sizes["N"], 3, bias=False)
+    return m
 """
 
 
@@ -335,7 +332,7 @@ def test_what_the_output_does_not_depend_on_has_no_numbers(tmp_path):
     model = ("--model", f"{tmp_path / 'mine.py'}:build")
     listed = shared.scalecalc("list", *model).stdout
     assert f"# b.bias: {NO_GRADIENT}\n# b.weight: {UNREACHED}" in listed
-    assert from_toml(listed).tensors.keys() == {"a.weight", "b.weight", "head.weight"}
+    assert from_toml(listed).tensors.keys() == {"weight", "b.weight", "head.weight"}
     for words in (("explain", "b.bias.lr"), ("derive", "--given", "b.bias.lr=N^-1")):
         refused = shared.scalecalc(*words, *model)
         assert (refused.exit_code, refused.stderr) == (2, f"scalecalc: b.bias: {NO_GRADIENT}\n")
