@@ -26,10 +26,6 @@ PARTS: dict[str, Any] = {
 """Parts that rows name without saying what they are."""
 
 
-def linear(i, o):
-    return nn.Linear(i, o, bias=False)
-
-
 def drawn(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
@@ -53,13 +49,8 @@ class Module(nn.Module):
 
 
 class Stop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 0
+    forward = staticmethod(lambda ctx, x: x.clone())
+    backward = staticmethod(lambda ctx, g: g * 0)
 
 
 def make_part(text, sizes):

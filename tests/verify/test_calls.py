@@ -22,22 +22,12 @@ from .. import shared
 from .spellings import HIDDEN, READOUT, check, derive_powers, mean, multipliers, net, of
 
 
-def without_gradients(m, h):
-    with torch.no_grad():
-        y = torch.tanh(m.w(h))
-    return m.w(h) + m.v(y)
-
-
 def written(h, *stops):
     """What is written part by part into a new tensor."""
     out = torch.zeros_like(h)
     for start, stop in itertools.pairwise((0, *stops)):
         out[:, start:stop] = h[:, start:stop]
     return out
-
-
-def rms(y):
-    return F.rms_norm(y, y.shape[-1:])
 
 
 def clipped(h, **clip):
@@ -55,12 +45,6 @@ def angles(m, last=1.0):
 def turned(y, angles):
     first, second = halves(y)
     return y * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
-
-
-def parts_turned(y, angles):
-    (first, second), (here, there) = halves(y), halves(angles[None])
-    cos, sin = here.cos(), there.sin()
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def mix_matrices(m, h, shares):
@@ -95,7 +79,8 @@ SPELLINGS = {
     "stop: data": (lambda m, h: m.w(h) + m.w(h).data.tanh(), "", "has: stopped("),
     "stop: straight through": (lambda m, h: (a := m.w(h)) + (torch.tanh(h) - a).detach(), "", STOPPED),
     "stop: taken off": (lambda m, h: torch.tanh(h) + (a := m.w(h)) - a.detach(), "", STOPPED),
-    "stop: no_grad": (without_gradients, "v", "once: stopped(", "frozen: "),
+    "stop: no_grad": (lambda m, h: m.w(h) + m.v(torch.no_grad()(lambda: torch.tanh(m.w(h)))()), "v",
+        "once: stopped(", "frozen: "),
     "stop: a vector": (lambda m, h: m.w(torch.tanh(h + m.g.detach())) + m.g, "g", "once: stopped(", "frozen: "),
     **{
         f"stop: a matrix, {how}{'' if again else ' alone'}": (
@@ -351,7 +336,6 @@ ORDERS = {
     "swapped": lambda m, y: torch.cat(halves(y)[::-1], -1),
     "signs": lambda m, y: torch.cat([-halves(y)[0], halves(y)[1]], -1),
     "rotated": lambda m, y: turned(y, angles(m)),
-    "in parts": lambda m, y: parts_turned(y, angles(m)),
     "in order": lambda m, y: torch.cat(halves(y), -1),
 }
 
@@ -361,7 +345,7 @@ ORDERS = {
 def test_a_signal_that_meets_its_own_entries_in_another_order(kind, how):
     """Swapped halves were read as the signal itself; rotary positions are, on average, and so are halves in order."""
     refused = "refused: permuted copy of itself|a copy whose entries are partly negated"
-    reading = "has: v[" if kind in ("rotated", "in parts", "in order") else refused
+    reading = "has: v[" if kind in ("rotated", "in order") else refused
     check(of(lambda m, h: MET[how](m, y := m.v(h), ORDERS[kind](m, y)), "v"), reading)
 
 

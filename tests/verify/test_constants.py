@@ -201,6 +201,7 @@ CONVOLUTIONS = image(
     convolutions, "", p=None, n=None, norms=lambda n: nn.ModuleList(nn.BatchNorm2d(n) for _ in range(3)),
     layers=lambda n: nn.ModuleList(nn.Conv2d(i, n, 3, padding=1, bias=False) for i in (3, n, n)),
 )  # fmt: skip
+CONVOLVED = {"layers.1": HIDDEN, "layers.2": HIDDEN, "c": READOUT}
 RELATIVE = image(
     relative, "q=N>N k=N>N o=N>N mix=N//4>N//4 table=7,N//4", n=lambda n: nn.LayerNorm(n, elementwise_affine=False)
 )
@@ -322,25 +323,16 @@ def test_what_does_not_train_and_may_grow():
     assert "N_e" not in low.network.axes.values()
 
 
-IMAGES = {
-    "deit": (
-        image(vision, "qkv=N>3*N o=N>N d=N>3 pos=1,6,N", cls=lambda n: nn.ParameterList([torch.randn(1, 1, n)] * 2)),
-        "qkv o", "c d"),
-    "mixer": (image(mixer, MIXER), "a b", "c"),
-    "convolutions": (CONVOLUTIONS, "layers.1 layers.2", "c"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", IMAGES)
-def test_models_of_images(kind):
-    """The equations give the output, and what is summed is the width where it should be: the law of shapes follows."""
-    build, hidden, readout = IMAGES[kind]
+def test_a_model_of_images_by_shape():
+    """DeiT: the equations give the output, and what is summed is the width where it should be: the law of shapes."""
+    cls = lambda n: nn.ParameterList([torch.randn(1, 1, n)] * 2)  # noqa: E731
+    build = image(vision, "qkv=N>3*N o=N>N d=N>3 pos=1,6,N", cls=cls)
     widths = count_widths(check(build))
-    assert {strip(role) for role, count in widths if count == 2} == {*hidden.split()}
-    assert {*readout.split()} <= {strip(role) for role, count in widths if count == 1}
-    shapes = derive_powers(read_by_shape(build, None, "why"), scaled=True, optimizer="adamw")
-    assert {shapes[f"{x}.weight"] for x in hidden.split()} == {HIDDEN}
-    assert {shapes[f"{x}.weight"] for x in readout.split()} == {READOUT}
+    assert {strip(role) for role, count in widths if count == 2} == {"qkv", "o"}
+    assert {"c", "d"} <= {strip(role) for role, count in widths if count == 1}
+    for module, laws in ((build, {"qkv": HIDDEN, "o": HIDDEN, "c": READOUT, "d": READOUT}), (CONVOLUTIONS, CONVOLVED)):
+        shapes = derive_powers(read_by_shape(module, None, "why"), scaled=True, optimizer="adamw")
+        assert {name: shapes[f"{name}.weight"] for name in laws} == laws
 
 
 def test_soft_experts():
@@ -535,6 +527,7 @@ BY_SIZE = {
     "buffer": (lambda m, h: h * m.near, "large entries become rarer"),
     "norm": (lambda m, h: torch.where(h.norm(dim=-1, keepdim=True) < 1e4, h, torch.zeros_like(h)), "no rule"),
     "norm clipped": (lambda m, h: h / h.norm(dim=-1, keepdim=True).clamp(min=1e5), "no rule"),
+    "norm clipped in one call": (lambda m, h: F.normalize(h, dim=-1, eps=1e5), "normalize: no rule"),
     "norm clipped above": (lambda m, h: h / h.norm(dim=-1, keepdim=True).clamp(max=1e5), "no rule"),
     "sum": (lambda m, h: h * (h.sum(-1, keepdim=True).abs() < 1e5), "no rule"),
 }
@@ -549,4 +542,5 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     monkeypatch.setattr(tracing.models, "find_wide_builds", lambda *_: {})  # a planted fault
     monkeypatch.setattr(tracing.regions, "_bounds_length", lambda *_: False)
     monkeypatch.setitem(tracing.regions.SCALES, "rmsnorm", (1, 30, 1e3))
+    monkeypatch.setattr(tracing.fixed, "SCALES", (1,))
     check(build, "has: b[")

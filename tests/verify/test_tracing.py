@@ -1,5 +1,6 @@
 """Torch modules read as networks: the answers of known muP, and what must be refused."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -31,7 +32,7 @@ from scaling_algebra.verify.tracing.shapes import read_by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
-from .spellings import Stop, attend, check, choose, derive_powers, net, of, sum_experts, with_experts
+from .spellings import Stop, attend, check, choose, derive_powers, make_part, net, of, sum_experts, with_experts
 
 
 def loop(m, h, weights):
@@ -119,14 +120,11 @@ def gated(score, times, norm=False):
     return gate
 
 
-def softmax(s):
-    return s.softmax(-1)
-
-
+softmax, one = functools.partial(torch.softmax, dim=-1), lambda m, k: 1.0
 FACTORS = {
-    "largest of softmax": (gated(softmax, lambda m, k: 1.0), "M=-1"),
-    "largest of sigmoids": (gated(torch.sigmoid, lambda m, k: 1.0), ""),
-    "sigmoids, normalised": (gated(torch.sigmoid, lambda m, k: 1.0, norm=True), "K=-1"),
+    "largest of softmax": (gated(softmax, one), "M=-1"),
+    "largest of sigmoids": (gated(torch.sigmoid, one), ""),
+    "sigmoids, normalised": (gated(torch.sigmoid, one, norm=True), "K=-1"),
     "softmax times sqrt(K)": (gated(softmax, lambda m, k: k**0.5), "K=1/2 M=-1"),
     "sigmoids times K": (gated(torch.sigmoid, lambda m, k: k), "K=1"),
     "normalised times K": (gated(torch.sigmoid, lambda m, k: k, norm=True), ""),
@@ -177,9 +175,8 @@ def low(m, ids):
 
 
 def list_layers(z):
-    experts = lambda: nn.ModuleList(nn.Linear(z["N"], z["N"]) for _ in range(z["M"]))  # noqa: E731
-    both = ({"experts": experts(), "router": nn.Linear(z["N"], z["M"])} for _ in range(z["L"]))
-    return nn.ModuleList(map(nn.ModuleDict, both))
+    parts = lambda: {"experts": make_part("M:N>N+", z), "router": make_part("N>M+", z)}  # noqa: E731
+    return nn.ModuleList(nn.ModuleDict(parts()) for _ in range(z["L"]))
 
 
 FREEZE, WHOLE = "tok=64|N~ base=N>N~ A=N>8 B=8>N head=N>64~", "tok=64|N base=N>N A=N>8 B=8>N head=N>64"
