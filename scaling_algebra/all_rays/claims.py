@@ -86,7 +86,8 @@ class Theorem:
         about: the statement about the cone, such as ``no muP but formula A``.
         where: the rays.
         decide: decides the statement.
-        routed: whether the rays are those with K < M; else those with K = M.
+        routed: True if the rays are those with K < M (a token is routed to few of the experts), False for those with
+            K = M.
         scaling: the formula that the statement is about, if there is one.
     """
 
@@ -104,8 +105,9 @@ class Theorem:
 
 
 def list_faces(whole: Face) -> list[Face]:
-    """Divides all rays of a network into faces, by which numbers of experts are fixed: for these, gates do not average
-    out.
+    """Divides all rays of a network into faces. On one face, the same numbers of experts (M, K) stay fixed.
+
+    Gates average out only over a number of experts that grows, so that each face needs formulas of its own.
 
     Rays on which a token is routed to few of the experts (K < M) form another face, except for parameterizations with
     interventions, which are not derived there.
@@ -150,13 +152,14 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
 def decide_none(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
     """Decides whether no parameters on the rays of a region meet the demands.
 
-    With an epsilon the proof also uses mu-3, by which training is gradient descent.
+    For an optimizer with an epsilon the proof also uses desideratum mu-3. It makes epsilon as large as the gradient, so
+    that a step is a constant times the gradient, as in gradient descent.
 
     Args:
         face: the rays, parameterization and optimizer.
         structure: interventions of the parameterization.
         where: the region.
-        atoms: constraints at least one of which the parameters must meet; by default there are none.
+        atoms: constraints; only parameters that meet at least one of them are considered. By default all are.
     """
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
@@ -209,7 +212,9 @@ def decide_nowhere(
         parameterization: the parameterization.
         structure: its interventions.
         where: the region.
-        apart: constraints at least one of which the parameters must meet; used to exclude those of a formula.
+        apart: constraints; only parameters that meet at least one of them are considered. Used to exclude the
+            parameters
+            of a known formula.
         demands: the demands; by default all of the parameterization.
     """
     demands = parameterization.list_demands(network, structure) if demands is None else demands
@@ -269,7 +274,7 @@ def constrain_directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Li
 def _list_clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
-    """Returns the clauses of all demands."""
+    """Returns the clauses that state, for rates and exponents as unknowns, what the demands require."""
     demands = parameterization.list_demands(network, structure)
     facts = AllRays(network, demands, structure, fixed)
     return tuple(clause for demand in demands for clause in facts.of(demand))

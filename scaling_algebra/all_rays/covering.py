@@ -33,7 +33,7 @@ class Piece:
     """A cone of rays with the formula conjectured on it.
 
     Attributes:
-        cone: the cone; a part without a formula excludes its walls.
+        cone: the cone; a part without a formula does not contain its boundary.
         scaling: the formula; None if none was found.
         structure: interventions of the parameterization.
         name: A, B, ... for cones with an interior, a, b, ... for pieces of walls.
@@ -78,7 +78,9 @@ class Face:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Number of updates up to which O(1) is required, and by which Theta(1) must have been reached."""
+        """Two numbers of updates: up to the first, signals must be O(1); by the second, they must have become
+        Theta(1).
+        """
         last = last_step(self.network, self.base)
         return last + 1, last
 
@@ -116,9 +118,10 @@ class Face:
 
 @lru_cache(maxsize=32)
 def cover_rays(face: Face) -> tuple[Piece, ...]:
-    """Returns the cones of all formulas that are found, and the remaining parts that have an interior.
+    """Returns a cone for every formula that is found, then the parts of the rays, with an interior, that none covers.
 
-    For parameterizations with interventions, pieces of walls with a formula of their own follow.
+    For a parameterization with interventions (tied or zero tensors), the parts of cone boundaries (walls) on which
+    another formula is valid follow.
     """
     pieces, empty = fan(Cone(face.axes), partial(_solve_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]
@@ -147,9 +150,9 @@ def _solve_around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
 
 
 def _find_wall_pieces(face: Face, solved: Sequence[Piece]) -> list[Piece]:
-    """Returns the pieces of the walls of muP on which a formula is found although no cone covers them.
+    """Returns the pieces of the boundaries between the cones of muP on which a formula is found but no cone has one.
 
-    New formulas can occur on walls because sizes are equal there.
+    On such a boundary (wall) two sizes are equal, so that a formula can be valid there and on neither side.
     """
     plain = cover_rays(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
     walls = list(dict.fromkeys(side.wall_of for piece in plain for side in piece.cone.sides))

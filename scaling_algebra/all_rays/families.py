@@ -17,8 +17,9 @@ class MapFamily:
     Attributes:
         name: name of the family.
         source: source of its shapes.
-        rates: rate of every axis per unit of N, estimated from the logarithms of the shapes of its first and last
-            member, and therefore not exact; empty if N did not grow.
+        rates: log(growth of the axis) / log(growth of N) for every axis, from the first to the last member of the
+            family.
+            The numbers are rounded. Empty if N did not grow.
     """
 
     name: str

@@ -66,7 +66,7 @@ class MapCell:
 
     @property
     def name(self) -> str:
-        """The name without the kind: ``A``, or ``M = N``."""
+        """The title without its first word: ``cell A`` -> ``A``, ``wall M = N`` -> ``M = N``."""
         return self.title.partition(" ")[2]
 
     @property
@@ -135,7 +135,7 @@ def phases(
 
 
 def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
-    """Computes the map without a cache."""
+    """Computes the map for a parameterization and optimizer; ``phases`` keeps the result in a cache."""
     face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
     pieces = [p for p in cover_rays(face) if p.scaling is not None]
     sure = [p for p in pieces if _is_proved(p, face, looks)]
@@ -145,7 +145,7 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """Returns the cones that contain the whole polygon or segment."""
+        """Returns the pieces of the covering whose cone contains the whole polygon or segment."""
         rates = [tuple(_rates_at(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -156,8 +156,12 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
-        """Derives the parameterization on a ray inside a polygon or segment; returns it, and the reason if there is
-        none."""
+        """Derives the parameterization on a ray inside a polygon or segment.
+
+        Returns:
+            The piece with the formula found there, and "". If none was found: the piece without a formula, and the
+            reason.
+        """
         solution, why = face.solve(Ray(_rates_at(find_inner_point(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
@@ -199,25 +203,25 @@ def mean_corner(corners: Sequence[Point2]) -> Point2:
 
 
 def _is_proved(p: Piece, face: Face, looks: Looks) -> bool:
-    """Tests whether a formula is proved on all of its cone."""
+    """Tests whether the formula of a piece is proved to meet every demand on the whole cone of this piece."""
     assert p.scaling is not None
     return not face.fails(p.scaling, p.structure, p.cone.rays, looks=looks)
 
 
 def _formula_key(x: Piece) -> str:
-    """Returns a text that identifies a formula."""
+    """Returns a text that is equal for two pieces exactly if their formulas are equal."""
     return "" if x.scaling is None else f"{x.scaling} {x.structure}"
 
 
 def _count_powers(x: Piece) -> int:
-    """Counts the powers in a formula."""
+    """Counts the factors (powers of an axis) in the formula of a piece, a measure of its length."""
     assert x.scaling is not None
     powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
     return sum(len(p.terms) for p in powers if p is not None)
 
 
 def _rates_at(p: Point2) -> dict[str, Fraction]:
-    """Returns the rates of N, N_e and M at a point."""
+    """Returns the rates of N, N_e and M at a point of the plane, where N has rate 1."""
     return dict(zip(PLANE_AXES, (Fraction(1), *p), strict=True))
 
 

@@ -67,7 +67,7 @@ def _draw_map(p: Phases) -> list[str]:
 
 
 def _draw_shape(tag: str, name: str, lines: Iterable[str]) -> str:
-    """Makes a shape from an open tag. It can take the focus and has its name and description as tooltip."""
+    """Completes an SVG shape from its opening tag. It gets keyboard focus and a tooltip with name and description."""
     said = (name, *lines)
     reach = f'data-choice="" tabindex="0" role="button" aria-label="{escape(": ".join(said[:2]))}"'
     return f"<{tag} {reach}><title>{escape(chr(10).join(said))}</title></{tag.partition(' ')[0]}>"
@@ -89,7 +89,7 @@ def _choose_fill(cell: MapCell) -> str:
 
 
 def _classify_edge(p: Phases, edge: MapCell) -> str:
-    """Returns the key in ``_WALLS`` of a piece of a wall."""
+    """Returns the kind of a piece of a wall, which is a key of ``_WALLS`` and decides how it is drawn."""
     if edge.scaling is None:
         return "none"
     sides = [cell for cell in p.cells if set(edge.corners) <= set(cell.corners)]
@@ -107,7 +107,7 @@ def _draw_axes() -> list[str]:
 
 
 def _draw_marks(p: Phases) -> list[str]:
-    """Draws the regimes with their names, and the model families that lie in the picture."""
+    """Draws a labelled mark for every regime, and for every model family whose ray lies inside the picture."""
     out = []
     for name, ray in REGIMES.items():
         if (at := p.point(ray)) is not None:

@@ -1,4 +1,4 @@
-"""Documents of theorems and of the map of rays: verdicts, formulas, walls, regimes, model families."""
+"""Makes the printed reports on theorems and on the map of rays."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _format_rates(ray: Ray) -> str:
 
 
 def _format_edge(e: MapCell) -> Piece:
-    """Describes what holds on a piece of a wall: interventions, and init std of the experts' tensors."""
+    """Describes the formula on a piece of a wall by its interventions and the init std of the experts' tensors."""
     if e.scaling is None:
         return "none found"
     stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
@@ -116,7 +116,7 @@ def _format_edge(e: MapCell) -> Piece:
 
 
 def _make_record(p: Phases) -> dict[str, Any]:
-    """Returns the JSON contract of a map."""
+    """Returns the JSON record of a map, whose keys are documented and stable."""
 
     def tensor(t: TensorScaling) -> dict[str, Any]:
         return {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}

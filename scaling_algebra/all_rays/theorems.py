@@ -60,7 +60,7 @@ class Theorems(Rendered):
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
-        """Describes the assumptions and the horizon that all theorems share."""
+        """Describes what all theorems assume, and the number of updates that they are about."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in find_aggregations(network) for m in s.multipliers}
@@ -89,7 +89,9 @@ class Theorems(Rendered):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the JSON contract of ``scalecalc rays --prove``."""
+        """Returns the JSON record that ``scalecalc rays --prove --json`` prints, whose keys are documented and
+        stable.
+        """
         return {
             "network": self.whole.network.name,
             "parameterization": self.whole.rule.name,

@@ -216,7 +216,7 @@ def _list_map_cells(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def _choose_format() -> str:
-    """Returns the format of the answer; ``TERMINAL`` for text that is not written to a file."""
+    """Returns the format that --format or the output file asks for; ``TERMINAL`` if the answer is printed as text."""
     asked = click.get_current_context().params
     form = asked["form"] or (format_of(asked["output"], "text") if asked["output"] else TERMINAL)
     return TERMINAL if form == "text" and asked["output"] is None else str(form)
@@ -308,7 +308,14 @@ def _report_undecided(configuration: Configuration, why: str) -> Document:
 
 
 def _make_record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
-    """Makes the JSON record of a configuration without a derivation."""
+    """Makes the JSON record of a configuration for which no parameterization was derived.
+
+    Args:
+        configuration: the configuration.
+        unique: the answer to whether the parameterization is the only one; None if this is undecided.
+        verdict: the verdict in one word or two.
+        why: the reason.
+    """
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 

@@ -80,13 +80,17 @@ def command(
 ) -> tuple[Answer, int]:
     """Print the powers of growing quantities.
 
-    A SUM of monomials with --in: the powers of its minimum and of the optimum, and which terms balance. Names in bases
-    are quantities, names in exponents positive parameters. Without --min: which term is the largest where.
+    WHAT is one of three. (1) A sum of monomials, such as "N^(-2*beta/d) + N/n", with the quantities that grow in --in.
+    If --min names quantities to minimise over, the command prints the powers of the minimum and of the optimum, and
+    which terms balance; otherwise it prints where each term is the largest. Names in bases are quantities, names in
+    exponents are positive parameters.
 
-    A shipped law (moe-transformer, chinchilla) or a TOML file: every axis with its exponents and identities.
+    (2) A shipped law (moe-transformer, chinchilla) or a TOML file with one: the command prints the exponents of every
+    way to grow, and whether the published equations between them are true.
 
-    Assumptions (switch-cluster, or a TOML file with assume): the range of every exponent, and what bounds it. Exit code
-    1: assumptions or constraints contradict each other.
+    (3) A set of assumptions (switch-cluster, or a TOML file with assume): the command prints the range of every
+    exponent
+    and the assumptions that bound it. The exit code is 1 if assumptions or constraints contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
     from scaling_algebra.laws.law import LawAnswer, invert_exponent, law

@@ -314,7 +314,9 @@ def find_config_file() -> Path | None:
 
 
 def find_traced(*more: str, beside: Path | None = None) -> Any:
-    """Returns the traced module of ``--model``, which is read on the first call; None without ``--model``.
+    """Returns the torch module of ``--model`` as it was read (traced); None if the option was not given.
+
+    The module is read on the first call of this function.
 
     Args:
         more: further texts with sizes, which determine the axes that the module is read with.

@@ -29,7 +29,10 @@ DRAWING = "svg"
 @OPTIMIZER
 @prints_answer({DRAWING: f".{DRAWING}"}, " svg draws the map.")
 def command(form: str | None, **question: Any) -> Answer:
-    """Divide the space of rays into cells with one closed formula each, and place regimes and model families on it."""
+    """Divide the space of rays into regions (cells) with one closed formula each, and print in which of them the
+    papers'
+    regimes and some model families lie.
+    """
     plane_map = phases(**question)
     if form != DRAWING:
         return plane_map.document()

@@ -33,7 +33,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Marked:
-    """A power with a short note printed after it, such as ``tied``."""
+    """A power of the axes, with a short note that is printed after it, such as ``tied``."""
 
     power: Power
     mark: str

@@ -93,7 +93,9 @@ def _complete_row(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[
 
 
 def _question_columns(record: Mapping[str, Any], key: str) -> Row:
-    """Returns the columns that describe the configuration of the answer."""
+    """Returns the columns that say to which configuration (network, ray, optimizer, ...) the rows of a record
+    belong.
+    """
     if key not in ("tensors", "quantities") or "architecture" not in record:
         return {}
     ray = ",".join(f"{axis}={rate}" for axis, rate in record["ray"].items())

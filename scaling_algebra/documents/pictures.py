@@ -1,4 +1,4 @@
-"""matplotlib for writing files only: the backend chosen by a notebook or a shell neither matters nor changes."""
+"""Imports matplotlib for writing files only; the backend that a notebook or shell has chosen stays as it is."""
 
 from __future__ import annotations
 

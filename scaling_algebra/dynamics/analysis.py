@@ -321,7 +321,9 @@ class Analysis:
                 decided.append(budget)
         decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
-            raise LookupError(f"{name} at t={t} is not certified by any single run")
+            raise LookupError(
+                f"{name} at t={t} is certified only by several analyses together; each by itself leaves it undecided"
+            )
         return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:

@@ -233,7 +233,7 @@ class RoutedTrajectory(Trajectory):
         return super()._gradient(signal, t, modes, via)
 
     def relative_to_undecayed(self) -> Trajectory:
-        raise BeyondPowerCounting("weight decay at K < M is not covered")
+        raise BeyondPowerCounting("weight decay where a token is routed to few experts (K < M) is not covered")
 
     def gradient_factors(
         self,

@@ -70,7 +70,7 @@ def alignments(d: Derivation) -> Alignments:
 
 
 def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
-    """Computes the exponents of one map: the size of a product over the sizes of its factors, in powers of the fan."""
+    """Computes the exponents of one linear map: size of the product / (sizes of its factors), as a power of the fan."""
     assert statement.tensor
     (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
     tensor, std = d.network.tensors[role], d.scaling.tensors[role].init_std

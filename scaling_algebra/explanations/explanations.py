@@ -180,8 +180,11 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter of a tensor. If the module multiplies the tensor, the number of the
-    tensor itself is explained as well."""
+    """Explains what determines a parameter of a tensor, such as its learning rate.
+
+    If the module multiplies the tensor by a factor, the parameter of the tensor itself is explained as well as that of
+    the product.
+    """
     found = _condition(d, role, setting)
     if setting not in SETTINGS or role not in d.network.multiplied:
         return found
@@ -191,8 +194,7 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains what determines a parameter, for the product of the tensor and the factor that the module multiplies
-    it by."""
+    """Explains what determines a parameter of a tensor, including the factor by which the module multiplies it."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
@@ -213,7 +215,7 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
     try:
         behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
     except UnknownSize as error:
-        raise UnknownSize(f"{name} = {value or 0} is by {because}; but {error}") from None
+        raise UnknownSize(f"{name} = {value or 0} follows from {because}; but {error}") from None
     return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)
 
 

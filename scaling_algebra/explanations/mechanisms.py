@@ -43,10 +43,10 @@ class Mechanism:
 def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     """Returns every mechanism of a monomial: one for each summed expert index, then those of single maps.
 
-    Law: a sum over an expert index that an unmatched factor touches is random (A). Any other sum over experts is
-    coherent: because nothing depends on the expert (shared), because a pair of an expert's tensor with itself passes a
-    vector on (B), or because such pairs contract to a scalar, in the inner product of an update with its input (C) or
-    elsewhere (D).
+    Law: a sum over an expert index is random if an unmatched factor has this index (A). Any other sum over experts is
+    coherent, for one of four reasons: nothing in it depends on the expert (shared); a tensor of the expert, matched
+    with itself, passes a vector on (B); or such pairs contract to a scalar, in the inner product of an update with its
+    input (C) or elsewhere (D).
     """
     at_work = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
     for what, classes in inner_products(m):
@@ -67,8 +67,12 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
 
 
 def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the inner products of rank-one updates with the signals they act on, each with the index classes it
-    sums over."""
+    """Yields, for each inner product of a rank-one update with the signal on which it acts, where and over what it
+    sums.
+
+    Yields:
+        (``forward`` or ``backward``, the classes of the summed indices)
+    """
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
         yield f"the update of {inner.tensor} meets its own {side} again", inner.classes

@@ -82,15 +82,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Index:
-    """An index class of a monomial after matching.
+    """A class of indices of a monomial: those that matching has made equal.
 
     Attributes:
         name: the name of the index, with primes: ``k'``.
         axis: the axis that it runs over.
-        weight: 1 if nothing touches it (coherent sum, LLN), 1/2 if an unmatched factor touches it (random sum, CLT), 0
-            if it is open, and 1/2 less for each further open index of the same class.
+        weight: 1 if no unmatched factor has it (coherent sum, LLN), 1/2 if one has it (random sum, CLT), 0 if it is
+            open
+            (not summed over), and 1/2 less for each further open index of the same class.
         rate: exponent of its dimension.
-        touched: positions of the unmatched factors that touch it.
+        touched: positions of the unmatched factors that have it.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Index:
 
     @property
     def gives(self) -> Power:
-        """The factor that a sum over the index contributes."""
+        """The factor that the sum over this index contributes to the size: its dimension to the power ``weight``."""
         return Power.of({self.axis: self.weight})
 
     @property
@@ -195,7 +196,7 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
 
 
 def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
-    """Returns the tensor network before matching."""
+    """Returns the tensor network of a monomial as it is after contraction, before factors are matched."""
     roots = [_root(net.joined, c) for c in range(len(net.indices))]
     opens = [roots[c] for c in net.opens]
     names = _name_classes(net.indices, [*opens, *roots])
@@ -207,7 +208,7 @@ def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
 
 
 def _name_classes(indices: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
-    """Names index classes by their index, with primes if several have the same."""
+    """Names each index class by one of its indices, with primes where two classes would have the same name: ``k'``."""
     used: Counter[str] = Counter()
     names = {}
     for c in dict.fromkeys(classes):
@@ -272,7 +273,7 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Returns the kernel formed by the unmatched factors, and the positions of its factors in this monomial."""
+        """Returns the kernel (Wick monomial) of the unmatched factors, and where its factors stand in this monomial."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)

@@ -1,7 +1,7 @@
 """Finds the functions of a network that prevent a certified answer, by deriving the parameterization without each.
 
-An omitted function is replaced by the identity. This gives another network: it shows where the difficulty of the
-original network lies, but is no answer for it.
+An omitted function is replaced by the identity. The result belongs to another network: it shows which function makes
+the original network difficult, but is not an answer for the original network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Obstacles(Rendered):
 
 
 def functions(network: Network) -> tuple[Function, ...]:
-    """Returns the functions that can be omitted: those with an argument that are not held constant."""
+    """Returns the functions of a network that can be omitted.
+
+    They have an argument, and their value is not treated as a constant.
+    """
     return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
 
 
@@ -54,7 +57,7 @@ def without(network: Network, names: Sequence[str]) -> Network:
     for name in names:
         if name not in removable:
             raise UsageError(
-                f"no function {name!r} to leave outthat --without could leave out; functions of {network.name}: "
+                f"no function {name!r} to leave out; functions that --without can leave out from {network.name}: "
                 f"{', '.join(removable)}"
             )
     statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)

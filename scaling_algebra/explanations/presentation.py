@@ -1,4 +1,4 @@
-"""Documents of explanations: sums on the way, monomials, matchings, weights, mechanisms, arithmetic."""
+"""Makes the printed reports of explanations: sums, monomials, matchings, weights, mechanisms and arithmetic."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 
 
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
-    """Shows the product of initial tensors before its factors are matched, in the symbols of the network."""
+    """Makes the lines that show a leading monomial before its factors are matched, in the symbols of the network."""
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]

@@ -98,7 +98,9 @@ class Explanation(Rendered):
             those of ``terms`` and ``constants``.
         constants: scalar factors of an outer product.
         leading: the number of leading monomials; ``terms`` may have only some of them.
-        note: why there are no terms: the quantity is zero, or no run in which all tensors train certifies it.
+        note: if there are no terms, the reason: the quantity is zero, or its size could not be certified while all
+            tensors
+            train.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -116,7 +118,7 @@ class Explanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The reason why the quantity has its size."""
+        """Two sentences on why the quantity has its size."""
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
         total = f"n^{format_exponent(self.exponent)}"
@@ -146,7 +148,7 @@ class Explanation(Rendered):
 
     @property
     def summands(self) -> list[tuple[Fraction, str]]:
-        """The exponents that add up in an outer product, each with the name of its factor or vector."""
+        """For an outer product, the exponents whose sum is its exponent, each with the name of its factor or vector."""
         vectors = [(term.exponent, f"vector {k}") for k, term in enumerate(self.terms, 1)]
         return [(c.exponent, c.label) for c in self.constants] + vectors
 
@@ -178,7 +180,7 @@ class SettingExplanation(Rendered):
         equation: the product of sizes that must be Theta(1), with the parameters as symbols; empty if nothing was
             solved.
         behind: the explanation of the quantity that determines the parameter; None if nothing was solved.
-        structure: interventions that affect it.
+        structure: interventions (tied or zero tensors) that affect it.
         multiplied: the power that a module multiplies the tensor by.
         own: the power of the tensor itself; all other attributes are about the product of both.
     """
@@ -263,7 +265,7 @@ def _sums(m: MatchedMonomial) -> str:
 
 
 def _factors(constants: Iterable[Constant]) -> str:
-    """Lists factors, without those of size 1: ``lr of expert_in N_e M N^-1, std of readout N^-1``."""
+    """Lists the factors that are not of size 1, each with its power: ``lr of expert_in N_e M N^-1, ...``."""
     times = Counter(c for c in constants if c.power.terms)
     parts = [
         f"{c.label} {c.power}" + (" twice" if k == 2 else f" {k} times" if k > 2 else "") for c, k in times.items()

@@ -116,7 +116,10 @@ class Formula(Rendered):
 
     @property
     def averaged(self) -> tuple[str, ...]:
-        """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
+        """Axes that must grow for the formula to be valid, because gates, which are treated as constants, are
+        averaged over
+        them (assumption B2 of MSSP paper, J.2).
+        """
         net = self.of.network
         products = (s for s in net.statements if isinstance(s, Product))
         means = (s for s in products if any(is_held(net, x.name) for x in s.factors))
@@ -182,10 +185,10 @@ class Formula(Rendered):
         return text([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Returns the rays on which a monomial exceeds those with the same powers of the parameters.
+        """Returns the rays on which a monomial is the largest of those with the same powers of the parameters.
 
         Returns:
-            Inequalities such as ``N_e M >= N``; empty if there is no other such monomial, or it leads on every ray.
+            Inequalities such as ``N_e M >= N``; empty if this is so on every ray.
         """
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
@@ -231,8 +234,10 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """Returns the factor between a divisor and the size of an entry of the gradient: the root of the number of
-        entries for a matrix normaliser, otherwise 1."""
+        """Returns the ratio of a divisor to the size of an entry of the gradient.
+
+        It is the root of the number of entries for an optimizer that normalises whole matrices, otherwise 1.
+        """
         return self.of.optimizer.entry_count_root(self.of.network, role)
 
 
@@ -318,7 +323,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
 
 
 def _check_covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
-    """Checks that the size of a quantity is a maximum of monomials.
+    """Checks that a formula can state the size of a quantity, that is, that this size is a maximum of monomials.
 
     Raises:
         UsageError: it is not; the message gives the reason.

@@ -64,7 +64,7 @@ def form_algebra(
 
 
 class _FormSteps(TensorSteps):
-    """Updates of tensors whose learning rates and normalisers are unknowns."""
+    """Computes updates of tensors; their learning rates and normalisers are unknowns of the formula."""
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -81,7 +81,8 @@ class FormTrajectory(Trajectory):
         network: the network.
         algebra: the algebra that represents sizes as linear forms.
         structure: tensors that start at zero or are shared by all experts.
-        sized: signals whose changes after the first update are represented by an unknown for their size.
+        sized: signals whose change after the first update is replaced by an unknown for its size, to keep the number of
+            terms small.
         optimizer: the optimizer.
         context: options of the run.
     """

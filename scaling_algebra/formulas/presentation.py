@@ -54,7 +54,7 @@ def record(f: Formula) -> dict[str, object]:
 
 
 def _divisors(f: Formula) -> list[str]:
-    """Lists the divisors of a formula with what they are the maximum of: ``v_input_0 = max(eps_input, gW1@0)``."""
+    """Lists each divisor of a formula as a maximum of its sizes: ``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
     for name, gradients in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]

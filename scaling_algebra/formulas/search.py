@@ -126,7 +126,7 @@ class FormulaSearch:
         return largest
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects which of the two bounds on a size counts as a monomial: here the lower one, which is attained."""
+        """Selects the bound that counts as a monomial of the formula: here the lower one, which is attained."""
         return lower
 
 
@@ -162,7 +162,7 @@ class UpperBounds(FormulaSearch):
 
 
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
-    """Selects the linear forms that exceed all others on some ray for some values of the unknowns.
+    """Selects the linear forms that are the largest one on some ray, for some values of the unknowns.
 
     Law: one query of linear real arithmetic for each form; z3 decides it exactly.
     """

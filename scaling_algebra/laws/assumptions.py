@@ -26,7 +26,7 @@ class Assumption:
     """An assumed relation between monomials.
 
     Attributes:
-        relation: the relation.
+        relation: the relation, such as ``sigma <= d**(-1/2)``.
         name: its name; by default the relation as text.
         because: why it is assumed.
         source: where it is published.
@@ -44,7 +44,7 @@ class Definition:
 
     Attributes:
         name: the quantity.
-        is_: the monomial.
+        is_: the monomial that it equals.
         source: where it is published.
     """
 
@@ -200,7 +200,7 @@ def compose_definitions(define: Iterable[Definition], values: Mapping[str, Monom
 
 
 def _format_row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
-    """Formats an assumption for the table of contradictions."""
+    """Formats one of the contradictory assumptions as a table row; ``put`` has the definitions to substitute."""
     here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substitute(put).terms)
     return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
 

@@ -60,10 +60,10 @@ class Balance(Rendered):
 
     @property
     def cell(self) -> Minimum:
-        """The minimum, if it has the same form for all parameters and growing quantities.
+        """The minimum, if one formula is valid for all parameters and growing quantities.
 
         Raises:
-            UsageError: it has several forms, each in a cell of its own.
+            UsageError: different formulas are valid in different regions; ``cells`` has all of them.
         """
         if len(self.cells) > 1:
             raise UsageError(
@@ -84,11 +84,14 @@ class Balance(Rendered):
         return frozenset[str]().union(*(x.quantities | x.parameters for x in (self.total, *self.constraints)))
 
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
-        """Returns the minimum and the optimal quantities in a cell, by name."""
+        """Returns the minimum and the optimal value of each minimised quantity in one cell, by name."""
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
     def find_reach(self, cell: Minimum) -> dict[str, Monomial]:
-        """Returns the sizes at which the minimum, irreducible part included, equals ``reach``; empty without ``reach``.
+        """Returns the sizes at which the minimum equals ``reach``: of the first growing quantity, and of the optimum
+        there.
+
+        The irreducible constant is part of this minimum. The result is empty if no ``reach`` was given.
 
         Raises:
             UsageError: no size reaches it.
@@ -113,7 +116,9 @@ class Balance(Rendered):
         return size | {name: m.substitute(size) for name, m in cell.optimum.items()}
 
     def document(self) -> Document:
-        """Returns the report: for each cell the minimum, the optimum, the share of each term and the conditions."""
+        """Returns the report. For each cell: the minimum, the optimum, the share of each term, and the cell's
+        conditions.
+        """
         blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
         if self.constraints:
             blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
@@ -205,7 +210,7 @@ def format_power(m: Monomial) -> Text:
 
 
 def format_term(e: Expr) -> Text:
-    """Formats an expression."""
+    """Formats a sympy expression as text with its LaTeX."""
     return Text(write_exponent(e), f"${sympy.latex(e)}$")
 
 
@@ -246,10 +251,10 @@ def _absorb_fixed(m: Monomial, fixed: Sequence[str]) -> Monomial:
 def _check_problem(
     labelled: Sequence[tuple[str, Monomial]], free: Sequence[str], growing: Sequence[str], total: Posynomial
 ) -> None:
-    """Checks that the sum determines its quantities and is small enough.
+    """Checks that the sum has a minimum that determines every minimised quantity, and has not too many terms.
 
     Args:
-        labelled: the terms, each with where it stands.
+        labelled: the terms, each with the text of the sum or constraint that contains it.
         free: quantities to minimise over.
         growing: quantities that grow.
         total: the sum, for messages.

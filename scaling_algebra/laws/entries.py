@@ -25,7 +25,8 @@ def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Buil
     Args:
         path: the file.
         what: its content, for messages.
-        build: builds the object from the file's name and its tables; numbers with a decimal point are texts.
+        build: builds the object from the file's name and its tables. A number with a decimal point reaches it as a
+            string, so that it can be read exactly.
 
     Raises:
         UsageError: it cannot be read; one line that begins with the file's name.

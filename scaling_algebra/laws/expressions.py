@@ -117,13 +117,13 @@ class _Parser:
             raise self.wrong("this is not a valid expression") from None
 
     def wrong(self, what: str) -> UsageError:
-        """Returns an error that quotes the text."""
+        """Returns an error whose message is ``what``, followed by a quotation of the text."""
         return UsageError(
             f"{_quote(self.text)}: {what}; write sums of products of powers, such as N**(-2*beta/d) + N/n"
         )
 
     def read(self, as_what: Callable[[ast.expr], Value]) -> Value:
-        """Parses the whole text with one of the methods below, such as ``terms``, and returns its result."""
+        """Parses the whole text and returns what ``as_what`` (a method below, such as ``terms``) makes of it."""
         try:
             return as_what(self.tree)
         except RecursionError:
@@ -166,7 +166,7 @@ class _Parser:
         raise self.wrong(f"cannot read {ast.unparse(node)!r}")
 
     def power(self, base: ast.expr, e: Expr) -> list[Monomial]:
-        """Expands a power of a sum, or of one monomial."""
+        """Returns the terms of ``base**e``; a sum with a positive integer exponent is expanded."""
         terms = self.terms(base)
         if len(terms) == 1:
             if terms[0].coefficient != 1 and e.is_number and abs(e) > DIGITS:

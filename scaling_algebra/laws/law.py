@@ -28,8 +28,7 @@ from .monomials import Expr, Monomial, Posynomial, Relation, parameter, read_exa
 
 @dataclass(frozen=True)
 class LawAxis:
-    """One of the ways in which a law can grow (an axis): a sum, with the quantities that grow and those to minimise
-    over.
+    """One axis of a law, that is, one way in which a model can grow: a sum to minimise while some quantities grow.
 
     Attributes:
         sum: the sum.
@@ -60,12 +59,12 @@ class Law:
     """A law as written in a file.
 
     Attributes:
-        axes: the ways to grow, by name.
+        axes: the axes (ways to grow), by name.
         name: name of the law.
         title: one line for reports.
         source: where it is published.
         identities: equations between the exponents of its axes, such as ``alpha_D = alpha_N/(1 + alpha_N)``.
-        names: meaning of its names.
+        names: for each quantity and parameter, its meaning in words.
         at: default values of parameters, constants and quantities.
         assume: assumptions about powers of ``grows``.
         define: quantities that are defined by others.
@@ -201,7 +200,7 @@ def law(
 
 
 def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
-    """Raises UsageError if an argument is given that does not apply to this kind of question."""
+    """Raises UsageError if an argument is given that does not apply to a sum, law or set of assumptions (``kind``)."""
     if strange := [name for name, x in others.items() if x]:
         raise UsageError(f"{strange[0]} has no effect for {kind}; leave it out")
 
@@ -360,7 +359,7 @@ def _check_identity(text: str, exponents: Mapping[str, Expr]) -> bool:
 
 
 def _list_lines(lines: Iterable[str], title: str = "") -> list[Block]:
-    """Makes a list of lines for a report, with an optional heading; nothing if there are none."""
+    """Makes a bullet list for a report, with an optional heading; returns no block if there are no lines."""
     pieces = [literal(line) for line in lines]
     heading: list[Block] = [Heading(title, 3)] if title else []
     return [*heading, Lines.of(*pieces, listed=True)] if pieces else []

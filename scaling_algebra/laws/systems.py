@@ -140,7 +140,9 @@ class GrowthSystem:
 
 
 def have_gap(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
-    """Tests whether some point lies in no cell: at this point every group of conditions contains one that is violated.
+    """Tests whether some values of the growing quantities lie in none of several cells.
+
+    At such values every cell has a condition that is violated.
 
     Args:
         groups: for each cell, monomials that must be at most 1 in it.
@@ -207,7 +209,7 @@ def find_sign(e: Expr) -> int | None:
 
 
 def _sign_numerator(e: Expr) -> Expr:
-    """Returns a polynomial with the same sign as a rational function."""
+    """Returns a polynomial that has the sign of a rational function of positive parameters."""
     above, below = sympy.fraction(sympy.together(e))
     below = sympy.factor(below)
     return above if sympy.sign(below) == 1 or below.is_positive else sympy.expand(above * below)

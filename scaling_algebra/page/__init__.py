@@ -1,1 +1,1 @@
-"""The calculator in a browser: questions of the page, answers computed in advance, and assembly of its folder."""
+"""The calculator as a web page: answers to its questions, answers computed in advance, and assembly of its files."""

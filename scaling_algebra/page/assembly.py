@@ -105,7 +105,7 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
 
 
 def _before(folder: Path) -> list[str] | None:
-    """Lists the files of an earlier page in a folder; None if there is no page."""
+    """Lists the files that an earlier assembly wrote into a folder; None if the folder has no page."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         if manifest.get("made_by") == MADE_BY:

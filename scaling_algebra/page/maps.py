@@ -27,9 +27,10 @@ KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mu
 
 
 def draw_map(optimizer: str, parameterization: str) -> dict[str, Any]:
-    """Computes the record of one map.
+    """Computes the map of rays of one optimizer and parameterization, as the JSON data that the page stores.
 
-    It has the picture, the walls as coefficients of N, N_e, M, and the cells by their inequalities.
+    The data are the picture (SVG), the boundaries between regions (walls) as coefficients of the rates of N, N_e and M,
+    and each region (cell) by its inequalities.
     """
     p = phases(optimizer, parameterization)
     return {
@@ -53,7 +54,9 @@ def load_maps() -> dict[str, dict[str, Any]]:
 
 
 def place(ray: Ray, record: Mapping[str, Any]) -> str:
-    """Describes where a ray lies on a map: in which cell, or on which walls between cells; empty for K < M.
+    """Describes where a ray lies on a map: in which cell, or on which walls between cells.
+
+    For rays with K < M the text is empty, since maps have only rays with K = M.
 
     Args:
         ray: the ray.

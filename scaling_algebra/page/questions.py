@@ -55,16 +55,17 @@ PageAnswer = tuple[Document, Mapping[str, Any]]
 
 
 def answer(question: str) -> str:
-    """Answers a question; both are JSON.
+    """Answers a question of the page; question and answer are JSON texts.
 
-    A wrong question gives ``error``, one line, and for a network of the user's own ``line``, counted from 1. If a
-    search finds nothing, ``missing`` is true. ``needs`` is the name of a module that is not installed.
+    If the question is wrong, the answer has the key ``error`` with a message of one line, and for a network of the
+    user's own ``line``, the line of its text, counted from 1. If a search finds nothing, ``missing`` is true. If a
+    module must be loaded first, ``needs`` is its name.
     """
     return json.dumps(answer_question(json.loads(question)))
 
 
 def answer_question(question: Question) -> dict[str, Any]:
-    """Answers a question; both are Python objects."""
+    """Answers a question of the page; question and answer are Python objects (see ``answer``)."""
     try:
         _check(question)
         if "as" in question:
@@ -89,7 +90,7 @@ def _check(question: Question) -> None:
     """Checks the entries of a question.
 
     Raises:
-        UsageError: entries are unknown, have wrong values, or have no effect beside others.
+        UsageError: an entry is unknown, has a wrong value, or has no effect together with the other entries.
     """
     wrong = []
     readers: Mapping[str, Callable[[Any], object]] = {"": _words, **READ}
@@ -104,7 +105,7 @@ def _check(question: Question) -> None:
 
 
 def _words(question: Question) -> None:
-    """Checks that the names of entries are known, and that no entry has no effect for this kind of question."""
+    """Checks that every entry of a question is known and has an effect for this kind of question."""
     check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
     recipe = question.get("ask") == "recipe"
     if apart := [word for word in (("regime", "ray") if recipe else SIZES) if question.get(word)]:
@@ -241,7 +242,7 @@ def _list_arguments(question: Question) -> Iterator[tuple[str, str]]:
 
 
 def _python(question: Question) -> str:
-    """Returns the equivalent Python call; for a recipe the numbers to paste."""
+    """Returns the Python call that gives the same answer; for a recipe, its numbers as a Python dict."""
     if question["ask"] == "recipe":
         from scaling_algebra.recipes.presentation import as_python
 
@@ -256,7 +257,7 @@ def _python(question: Question) -> str:
 
 
 def _command(question: Question) -> str:
-    """Returns the equivalent command."""
+    """Returns the command line that gives the same answer."""
     ask = question["ask"]
     words = ["scalecalc", "derive" if ask == "prove" else ask]
     words += [question.get("what", "")] if ask == "explain" else []
@@ -285,7 +286,7 @@ def _line(text: str, message: str) -> int | None:
 
 
 def choices() -> dict[str, Any]:
-    """Returns the names that the form offers, from the registries."""
+    """Returns the names that the page's form offers: architectures, optimizers, parameterizations and so on."""
     example = replace(ARCHITECTURES["mlp"], name="mine", title="mine")
     return {
         "regimes": {name: ",".join(f"{k}={v}" for k, v in ray.rates.items()) for name, ray in REGIMES.items()},

@@ -100,7 +100,7 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
 
 
 def config_sizes(path: Path) -> dict[str, int]:
-    """Returns N, L and, with experts, N_e, M, K of a ``config.json`` of Hugging Face transformers.
+    """Reads the sizes N and L, and for a model with experts N_e, M and K, from a Hugging Face ``config.json``.
 
     Raises:
         UsageError: the file cannot be read, its family is not known, or a size is missing.
@@ -109,11 +109,11 @@ def config_sizes(path: Path) -> dict[str, int]:
 
 
 def read_config(path: Path, instead: str = "") -> dict[str, Any]:
-    """Reads the ``config.json`` of a model, which has its family as ``model_type``, and checks its sizes.
+    """Reads the ``config.json`` of a model and checks its sizes. Its key ``model_type`` names the model family.
 
     Args:
         path: the file.
-        instead: end of the message: what else to give.
+        instead: end of the error message: what the user can give instead of this file.
 
     Raises:
         UsageError: the file is no such configuration, a size is not a positive integer, or one does not divide another.
@@ -130,7 +130,7 @@ def read_config(path: Path, instead: str = "") -> dict[str, Any]:
 
 
 def _check_config(record: Mapping[str, Any], label: str) -> None:
-    """Checks that sizes are positive integers, and that heads and active experts fit into them.
+    """Checks that sizes are positive integers, that heads divide what is split into them, and that K is at most M.
 
     Raises:
         UsageError: an entry is wrong; the message quotes the first.
@@ -184,7 +184,8 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
 def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
     """Returns the keys under which a model family stores its sizes, by axis.
 
-    For an unlisted family these are keys of other families that occur in its configuration.
+    For a family that ``families.toml`` does not list, these are the keys of all listed families that occur in the
+    configuration ``record``.
     """
     every = _families()
     alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))

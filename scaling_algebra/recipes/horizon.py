@@ -51,7 +51,7 @@ class Invariant:
     """Monomials that stay Theta(1), for some optimizers.
 
     Attributes:
-        name: the name by which it is held.
+        name: the name by which ``--hold`` refers to it.
         optimizers: the optimizers to which it applies.
         fixed: the monomials.
         title: what stays the same, in words.
@@ -127,12 +127,12 @@ class Horizon(Rendered):
         tokens: tuple[float, float] = (1.0, 1.0),
         free: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Returns the factor of each quantity from one (batch, tokens) to another.
+        """Returns the factor by which each quantity changes when batch and tokens change.
 
         Args:
-            batch: (from, to), in one unit.
-            tokens: (from, to), in one unit.
-            free: factors of free quantities; 1 by default.
+            batch: batch size before and after, in the same unit.
+            tokens: number of tokens before and after, in the same unit.
+            free: chosen factors of the quantities that the invariants leave free; 1 by default.
 
         Raises:
             UsageError: there is no solution, an axis changes that is not among ``axes``, a quantity in ``free`` is not
@@ -163,12 +163,12 @@ class Horizon(Rendered):
 
     @property
     def compounds(self) -> bool:
-        """Whether a beta is raised to the power of the factor of 1 - beta."""
+        """Whether beta is raised to a power, instead of scaling 1 - beta by the same number."""
         return any(i.compounds for i in self.held)
 
     @property
     def experts(self) -> dict[str, Monomial]:
-        """The factor of an expert's value over that of a dense tensor, as a power of K/M.
+        """By quantity, its value for an expert divided by its value for a dense tensor, as a power of K/M.
 
         Law: an expert takes as many steps as a dense tensor, on K/M of the batch and of the tokens. Its gradient is
         averaged over the whole batch, so that it and its epsilon have another factor K/M. Free quantities are taken as
@@ -180,7 +180,7 @@ class Horizon(Rendered):
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
     ) -> Document:
-        """Makes the report: how each quantity changes with batch and tokens, or why the invariants contradict each
+        """Makes the report on how each quantity changes with batch and tokens, or on why the invariants contradict each
         other.
 
         Args:

@@ -35,15 +35,15 @@ SMALL = Fraction(1, 10)
 
 @dataclass(frozen=True)
 class NextTerm:
-    """A term of demanded sizes that does not lead, without constants.
+    """A subleading term in the size of a signal that must be Theta(1), up to a constant.
 
     Attributes:
-        ratio: the term over the leading one: a power of the axes.
+        ratio: the term divided by the leading term: a power of the axes.
         base: the value of the ratio at the base.
         target: the value of the ratio at the target.
         small_from: the sizes of its growing axes above which the ratio is below ``SMALL``; None if no ray leads from
             base to target, or if these sizes are out of reach.
-        of: signals that have the term, with the number of updates.
+        of: the signals whose size has this term, each with the number of updates after which it has it.
     """
 
     ratio: Power
@@ -63,12 +63,13 @@ class NextTerm:
 
 @dataclass(frozen=True)
 class NextTerms:
-    """The terms that are not small.
+    """The subleading terms that are not small at the user's sizes.
 
     Attributes:
         terms: the terms, the largest at the base first.
-        unknown: signals whose terms are unknown.
-        examined: False for a defined parameterization and for a base of size 1.
+        unknown: signals whose subleading terms are unknown.
+        examined: False if nothing was examined, because the parameterization is defined and not derived, or because
+            all sizes of the base are 1.
     """
 
     terms: tuple[NextTerm, ...] = ()
@@ -77,14 +78,15 @@ class NextTerms:
 
 
 def next_terms(d: Derivation, way: Way) -> NextTerms:
-    """Finds the largest term that does not lead of every demanded size.
+    """Finds, for every signal that must be Theta(1), the largest subleading term of its size.
 
-    Only terms count that fall from base to target and are not small at the base or at the target. Each ratio is listed
-    once.
+    A term is listed if its ratio to the leading term falls from base to target and is not small at one of the two. Each
+    ratio is listed once.
 
-    Method: monomials are determined on the ray of the base's own sizes, with the parameterization of that ray. If there
-    is none, as for MSSP off its walls, that of the recipe is used, and axes that do not grow count as constants. Terms
-    below the root of the largest size are ignored.
+    Method: the monomials of a size are determined on the ray on which the sizes of the base lie, with the
+    parameterization derived there. If there is none, as for MSSP on most rays, the parameterization of the recipe is
+    used, and axes that do not grow count as constants. Ratios below the inverse square root of the largest size are
+    ignored.
     """
     start = None if d.network.unread else _own_ray(d, way)
     if start is None:
@@ -114,9 +116,11 @@ def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
 
 
 def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
-    """Yields every signal that must be Theta(1), with a number of updates and the monomials in its size after them.
+    """Yields every signal that must be Theta(1), with the monomials of its size.
 
-    This is the last update for which the monomials are known; None and no monomials if there is none.
+    Yields:
+        (signal, updates, monomials): the monomials are those after the latest update for which they are known. If they
+        are not known after any update, ``updates`` is None and there are no monomials.
     """
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
     demands = rule.list_demands(d.network, rule.base_structure(d.network, d.configuration.readout_init))

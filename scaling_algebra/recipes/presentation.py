@@ -24,7 +24,9 @@ _SHOWN, _NAMED = 5, 2
 
 @document_of.register(Recipe)
 def recipe(r: Recipe) -> Document:
-    """Makes the document: the ray, every tensor with its numbers, whether the base is large enough, and warnings."""
+    """Makes the report on a recipe: the ray, the numbers of every tensor, whether the base is large enough,
+    warnings.
+    """
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
@@ -93,7 +95,7 @@ def number(value: float | None) -> str:
 
 
 def as_toml(r: Recipe) -> str:
-    """Writes the numbers to set as TOML; factors if no base value was given."""
+    """Writes the numbers to set at the target as TOML. Where no base value was given, the factor is written."""
     lines = _comment_lines(r)
     for group, entries in _numbers(r).items():
         for name, values in entries.items():
@@ -102,7 +104,7 @@ def as_toml(r: Recipe) -> str:
 
 
 def as_python(r: Recipe) -> str:
-    """Writes the numbers to set as a Python dict."""
+    """Writes the numbers to set at the target, or the factors, as the source text of a Python dict."""
     lines = [*_comment_lines(r), "RECIPE = {"]
     for group, entries in _numbers(r).items():
         lines.append(f"    {group!r}: {{")

@@ -77,18 +77,20 @@ class Recipe(Rendered):
     """Init std, learning rate, epsilon and weight decay of every tensor at the target, and every multiplier.
 
     Attributes:
-        way: base, target and the ray between them.
+        way: the sizes of base and target, and the ray from one to the other.
         derivations: the sources of the powers, one for each part of the model.
         tensors: settings by role and name: ``init_std``, ``lr``, ``eps``, ``decay``, and ``multiplier`` in a gauge
             where the tensor has one. A frozen tensor has ``init_std`` alone.
         multipliers: settings by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
-        instead: the ray of the powers, if the ray of this way has no parameterization.
-        missing: the reason why it has none.
-        breaks: the signals that grow on the ray of this way then.
+        instead: if no parameterization exists on the ray from base to target, the nearby ray whose powers are used;
+            else
+            None.
+        missing: in this case, the reason why none exists; else empty.
+        breaks: in this case, the signals that grow from base to target with the powers of the nearby ray.
         horizons: by optimizer, the effect of batch and tokens on rates, epsilons and decays, if these change.
-        run: by optimizer, their factors on ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is the
-            power to which beta2 is raised.
+        run: by optimizer, the factors of ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ... that follow from batch and
+            tokens; ``beta2_power`` is the power to which beta2 is raised.
         open: undecided sizes in addition to those of the derivations.
         notes: further warnings, one line each.
         parameterization: the requested name. MSSP has the numbers of muP if no experts are summed.
@@ -367,7 +369,9 @@ def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns the rules for batch and tokens of an optimizer, without its suffixes such as a shape factor."""
+    """Returns how an optimizer's quantities follow batch and tokens. Suffixes of its name (a shape factor) are
+    ignored.
+    """
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
@@ -382,14 +386,15 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
     """Returns init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
 
-    torch multiplies weight decay by the learning rate; the decay is such that this product is constant.
+    torch multiplies weight decay by the learning rate. The power of the decay is therefore the inverse of that of the
+    learning rate, which keeps the product constant.
     """
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
 def _find_uniform_vectors(network: Network) -> list[str]:
-    """Returns gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
+    """Returns the names of gains, biases and scalars. No index of theirs is summed over; all entries start alike."""
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.indices) < 2
     ]
@@ -399,10 +404,10 @@ def _find_uniform_vectors(network: Network) -> list[str]:
 def _resolve_tuned(
     what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
 ) -> dict[str, float]:
-    """Returns tuned values by role.
+    """Returns the tuned value of every tensor for which one was given, by role.
 
-    The name of an optimizer stands for the tensors that it trains, "" for all tensors, and any other name as in
-    ``resolve_names``. A tensor in ``alike`` has a value only if it is named itself.
+    In ``given``, the name of an optimizer stands for the tensors that it trains, "" for all tensors, and any other name
+    for the tensors that ``resolve_names`` finds. A tensor in ``alike`` gets a value only from its own name.
 
     Raises:
         UsageError: a name stands for nothing, or a value is not a positive finite number (a decay may be 0).
@@ -516,9 +521,10 @@ def _powers(
 
 
 def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
-    """Tests whether powers are those of the layer-wise law, which has the same numbers on the rays of the own sizes.
+    """Tests whether the derived powers are those of the layer-wise law.
 
-    Only networks with norms are tested: there the law is what a search takes, and a search takes seconds.
+    If they are, they give the same numbers on the rays of the base's and of the target's sizes, and no search is needed
+    there. Only networks with norms are tested: for them a search takes seconds and returns this law.
     """
     for d in derivations:
         if not d.network.norms:
@@ -540,9 +546,9 @@ def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
 
 
 def _differ(going: Way, *powers: tuple[Sequence[Derivation], Sequence[Derivation]]) -> bool:
-    """Tests whether two pairs of derivations, at the base and at the target, give other numbers at the target.
+    """Tests whether two choices of derivations (one at the base, one at the target) give different numbers to set.
 
-    The numbers are those without multipliers: in another gauge they differ also where only the gauge does.
+    Numbers are compared in the gauge without multipliers, where equal models have equal numbers.
     """
 
     def factors(before: Scaling, after: Scaling) -> list[float]:
@@ -560,7 +566,7 @@ def _differ(going: Way, *powers: tuple[Sequence[Derivation], Sequence[Derivation
 
 
 def _restrict_ray(ray: Ray, network: Network) -> Ray:
-    """Returns the ray, without the depth if the network has none.
+    """Returns the ray; if the network has no depth axis, the rate of L is removed.
 
     Raises:
         UsageError: the depth grows, but only the shapes of the network are known.

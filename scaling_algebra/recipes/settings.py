@@ -1,4 +1,4 @@
-"""One number of a recipe, and a signal that a recipe does not keep at its size."""
+"""Classes for one number of a recipe, and for a signal that grows although the recipe is followed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Setting:
             before: the power at the base; None for zero init.
             after: the power at the target; None for zero init.
             base: the tuned value.
-            more: a further factor.
+            more: a further factor, with which the factor of the powers is multiplied.
         """
         if before is None or after is None:
             return cls(None, 0.0, base)

@@ -79,10 +79,12 @@ class Way:
     Attributes:
         base: sizes of the base.
         target: sizes of the target, with the same axes.
-        ray: rates proportional to the logarithms of target over base; None if there is no such ray, because an axis
-            shrinks or K grows faster than M.
-        exact: the rates equal the ratios of these logarithms; otherwise they are the simplest ones on the same side of
-            every wall.
+        ray: rates proportional to log(target/base) of each axis; None if an axis shrinks or K grows faster than M,
+            since
+            such a ray is not permitted.
+        exact: True if the rates are exactly in the ratio of these logarithms. Otherwise they are the simplest
+            rationals for
+            which the same formulas are valid.
     """
 
     base: Sizes
@@ -92,9 +94,11 @@ class Way:
 
     @cached_property
     def own_rays(self) -> tuple[Ray, Ray]:
-        """The rays of the sizes of the base and of the target. The depth counts if it changes.
+        """The ray on which the sizes of the base lie (rates proportional to their logarithms), and that of the target.
 
-        If all sizes of the base are 1, every power is 1 there, and its ray is that of the target.
+        The depth L is included only if it changes. If all sizes of the base are 1, every power is 1 there, and the
+        ray of
+        the target is returned for both.
         """
         depth = self.base.get("L") != self.target.get("L")
         first, last = ({a: Fraction(n if a != "L" or depth else 1) for a, n in x.items()} for x in self.sizes)
@@ -111,7 +115,7 @@ class Way:
 
 
 def way(base: Sizes, target: Sizes) -> Way:
-    """Returns the ray along which a base grows into a target, with both sizes.
+    """Returns the growth from a base to a target: both sizes, and the ray along which one grows into the other.
 
     Raises:
         UsageError: the axes differ, or the target is smaller.
@@ -138,8 +142,9 @@ def way(base: Sizes, target: Sizes) -> Way:
 def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
     """Returns the ray whose rates are proportional to the logarithms of the growth factors, and whether it is exact.
 
-    Law: a formula holds on a cone of rays, so only the side of every wall matters. Sides are compared in integers, and
-    the rates are the simplest ones on the same sides.
+    Law: a formula is valid on a cone of rays, so rates may be replaced by others in the same cone. Irrational rates are
+    replaced by the simplest rational ones on the same side of the boundaries between cones; sides are compared in
+    integers.
 
     Examples:
         >>> ray, exact = through({"N": Fraction(4), "N_e": Fraction(2), "M": Fraction(4), "K": Fraction(1)})

@@ -27,7 +27,9 @@ def warnings(
     multipliers: Collection[str],
     instead: Ray | None,
 ) -> Iterator[str]:
-    """Yields a line for each risk: of sizes, ray, fp16, reused learning rates, weight decay, zero init and gates."""
+    """Yields a line for each risk: small sizes, no parameterization on the ray, fp16, learning rates reused for several
+    tensors, weight decay, zero init and gates.
+    """
     base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":

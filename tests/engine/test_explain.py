@@ -248,7 +248,7 @@ def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(m
     monkeypatch.setattr(Analysis, "__call__", lambda *_: Bracket(why="a norm may cancel it"))
     told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
     assert told.exit_code == 3 and not told.stdout and told.stderr.count("\n") == 1
-    assert f"hidden.lr = 1 is by mu-2: effective update dW2 h1 = Theta(1); but {why}" in told.stderr
+    assert f"hidden.lr = 1 follows from mu-2: effective update dW2 h1 = Theta(1); but {why}" in told.stderr
 
 
 def test_the_reason_names_what_is_coherent_and_what_is_not():

@@ -11,12 +11,12 @@ from .rows import DIRECT, NEAR
 
 
 def find_first_to_blame(report: Report) -> ReportRow | None:
-    """Return the refuted row that most likely causes the others, or None if no row is refuted.
+    """Return the row that most likely causes the refuted rows of a report, or None if no row is refuted.
 
-    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then refuted
-    ones, then execution order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is
-    inconclusive, when its slope is nearer to another exponent. Rows that agree once the smallest sizes are left out
-    come last.
+    Candidates are the refuted rows, and the inconclusive ones that depend on one tensor's own numbers (``DIRECT``) and
+    whose slope is nearer to another exponent than to the predicted one. They are compared by these criteria in turn:
+    rows that agree without the smallest sizes come last; earlier steps come first; then ``DIRECT`` rows; then refuted
+    rows; then rows that are computed earlier, since later failures may be their consequences.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None

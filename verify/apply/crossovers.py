@@ -61,8 +61,9 @@ def suspend_converging_rows(report: Report) -> Report:
 
 
 def suspend_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
-    """Makes refuted rows of undecided sizes inconclusive if a product explains them whose fading term still leads at
-    the smallest size.
+    """Makes a refuted row of an undecided size inconclusive if a crossover in a product of weights explains it.
+
+    At the smallest size, the term of the product that vanishes with n is still the larger one.
 
     Model: if W_0 x falls as n^(-gap) relative to dW x, a norm of their sum passes on a signal that grows, more slowly
     than n^gap, until dW x dominates.

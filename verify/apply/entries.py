@@ -55,16 +55,15 @@ Settings = dict[str, Mapping[str, Setting]]
 def compute_settings(
     reading: TracedModel, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
 ) -> tuple[Settings, dict[str, float]]:
-    """Returns the numbers to set on the module, which take into account the multipliers that the module already
-    applies.
+    """Returns the numbers to set on the module, reduced by the factors that the module's code already applies.
 
     A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
     4 followed by a multiplier of 0.25 becomes a gain of 1.
 
     Args:
-        reading: the traced module.
+        reading: the module as it was traced.
         numbers: the recipe for the network of the reading.
-        small: the traced modules, which show the initial values of gains.
+        small: the small modules that were traced, which show the initial values of gains.
         fold: whether missing multipliers are folded into the tensors at the end of their branch.
 
     Returns:

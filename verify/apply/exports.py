@@ -42,8 +42,8 @@ class ParameterGroup:
     parameter have different numbers.
 
     Attributes:
-        name: of the group.
-        optimizer: that trains it.
+        name: name of the group.
+        optimizer: the optimizer that trains it.
         entries: its parameters.
         others: names of all parameters outside the group.
         tied: whether all experts have the same initial values.
@@ -259,7 +259,7 @@ def _write_torchtitan(groups: Groups) -> Iterator[str]:
 
 
 def _write_megatron(groups: Groups) -> Iterator[str]:
-    """Writes Megatron's overrides; a schedule starts at max_lr, and min_lr stays the trainer's."""
+    """Writes Megatron's overrides. They set max_lr, where a schedule starts; min_lr stays as the trainer sets it."""
     names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
     yield "config_overrides = {"
     for g in groups:
@@ -287,7 +287,10 @@ def _write_nemo_automodel(groups: Groups) -> Iterator[str]:
 
 
 def describe_matrix_shape(e: Entry) -> str:
-    """Returns the note for a stack or a convolution filter that a matrix optimizer trains, otherwise ""."""
+    """Returns a note on how a matrix optimizer treats a stack of matrices or a convolution filter.
+
+    The note is empty for any other parameter or optimizer.
+    """
     return "" if not e.stacked else FILTERS if e.filter else STACKS
 
 

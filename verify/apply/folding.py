@@ -23,7 +23,7 @@ Settings = Mapping[str, Setting]
 
 @dataclass(frozen=True)
 class FoldTarget:
-    """The place that a multiplier is folded into.
+    """The tensors into which a multiplier is folded, and the signals between it and them.
 
     Attributes:
         roles: the tensors that absorb the factor (several if a sum of products has it).
@@ -38,8 +38,8 @@ def rescale_settings(settings: Settings, power: Power, factor: float, rule: Opti
     """Returns the settings of m w, given those of w.
 
     Args:
-        settings: of w.
-        power: of m.
+        settings: the settings of w.
+        power: the power of the axes that m follows.
         factor: m at the target divided by m at the base.
         rule: the optimizer of w.
     """

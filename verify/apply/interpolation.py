@@ -1,4 +1,4 @@
-"""Sizes from a base to a target, at which a model is trained."""
+"""Chooses the sizes between a base and a target at which a model is trained."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any
     """Returns the ``build`` function and the options of ``check_model``.
 
     Args:
-        text: where the function is.
-        options: given options, which take precedence over the file's.
+        text: ``FILE.py:NAME``, ``package.module:NAME`` or ``hf:config.json``.
+        options: options that the user gave; they take precedence over those of the file.
 
     Raises:
         UsageError: there is no such file, module or function, its code fails, or ``SCALING`` has an unknown keyword.

@@ -1,4 +1,4 @@
-"""A live module as a plan sees it: every parameter once, named without the prefixes of wrappers.
+"""Lists the parameters of a live module for a plan: each once, named without the prefixes of wrappers.
 
 Read next: ``planning.py`` (gives each its numbers).
 """
@@ -31,18 +31,18 @@ class Entry:
     """One parameter of a model.
 
     Attributes:
-        name: in the model, without the prefixes of wrappers.
+        name: its name in the model, without the prefixes of wrappers such as DDP.
         tensor: the parameter itself.
         role: its name in the reading (``*`` for layer numbers); empty for a frozen one that the output does not use.
         settings: its init std, lr, eps and decay; where parts differ, what they share and the smallest epsilon.
-        group: its group of the optimizer: the role, or the parameter that the role is a part of.
+        group: name of its parameter group: the role, or, if the role is a part of a parameter, that parameter.
         fill: the initial value of every entry; None where entries are drawn.
         kept: whether ``init_`` keeps the module's own values, because they are no draw of one law centred at zero.
         filter: whether it is the weight of a convolution.
         rules: the optimizer of every role.
         parts: the settings of its parts, where these or their optimizers differ; otherwise empty.
         spans: part -> (dimension, start, length), where known.
-        apart: advice where parts need different numbers, of which torch has one for a parameter.
+        apart: advice for the case that parts need different numbers, since torch has only one for a parameter.
     """
 
     name: str

@@ -37,7 +37,9 @@ class Plan(Rendered):
         buffers: names of the buffers, which no optimizer gets.
         multipliers: factors that the model's code has to apply, by name.
         warnings: what to look at, one line each.
-        starts: first entries of buffers that no checkpoint has, in the planned model or the small one.
+        starts: for buffers that are not saved in checkpoints, their first entries in the planned or the small model.
+            They
+            show whether such a buffer lost its values.
     """
 
     model: nn.Module
@@ -197,7 +199,10 @@ class Plan(Rendered):
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:
-        """Returns the factors of 1 - beta of an optimizer that batch size and tokens ask for, or the power of beta."""
+        """Returns, for each beta of an optimizer, how it changes with batch size and number of tokens.
+
+        The number is a factor of 1 - beta, or, for an entry ``beta2_power``, the power to which beta is raised.
+        """
         run = self.recipe.run.get(optimizer, {})
         factors = {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
         return factors | {name: x for name, x in run.items() if name.endswith(POWER)}

@@ -22,8 +22,10 @@ NORMED = (
 
 
 def explain_surprises(d: Derivation) -> Iterator[str]:
-    """Yields a line for matrices inside the network with the numbers of a readout, and one for those of them whose
-    output is normalised (as keys are by a QK-norm)."""
+    """Yields remarks on matrices inside the network that get the numbers of a readout.
+
+    One line names all of them; a second line names those whose output is normalised, as keys are by a QK-norm.
+    """
     network, ends = d.network, {*readouts(d.network), *(role for e in experts(d.network) for role in e.routers)}
     narrow: dict[tuple[str, str], list[str]] = {}
     normed: list[str] = []

@@ -22,7 +22,9 @@ RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 
 
 def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
-    """Returns the rules of the optimizers that a model brings, by parameter; one name if all are the same.
+    """Returns the optimizer rule of every parameter, for a model whose ``build`` returned torch optimizers.
+
+    If one rule is used for all parameters, only its name is returned.
 
     Raises:
         UsageError: an optimizer class without a rule.
@@ -41,8 +43,11 @@ def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, re
 
 
 def choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
-    """Returns the init std of every parameter at the base: that of the module's own values, but at most the derived
-    power there, so that a faster decaying term does not lead at small sizes."""
+    """Returns the init std of every parameter at the base: that of the module's own initial values.
+
+    It is at most the derived power of the base sizes: with a larger std, a term that vanishes with the width could be
+    the largest one at small sizes.
+    """
     stds = {}
     for role, settings in numbers.tensors.items():
         if (rule := settings["init_std"].rule) is None:
@@ -54,7 +59,7 @@ def choose_base_stds(model: nn.Module, numbers: Recipe) -> dict[str, float]:
 
 
 def replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """Returns the recipe with other powers.
+    """Returns the recipe with some of its powers replaced.
 
     Args:
         numbers: the recipe.

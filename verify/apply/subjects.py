@@ -42,15 +42,15 @@ ODD = (
 
 @dataclass(frozen=True)
 class PlanSubject:
-    """A model to plan.
+    """A model to plan, with everything that its plan is computed from.
 
     Attributes:
         model: the module at the target.
         base: the sizes of the tuned model.
         target: the sizes of ``model``.
-        reading: the traced module.
-        readings: one for each kind of layer (dense, mixture of experts).
-        small: for each reading, a module at the sizes at which it was traced.
+        reading: the equations and parameters that tracing found (``TracedModel``).
+        readings: one reading for each kind of layer (dense, mixture of experts).
+        small: for each reading, a module at the small sizes at which it was traced.
         twins: the same modules under another seed.
         records: configurations, as for ``parts.locate_parts``.
         tuned: a module to compare frozen tensors with, and its sizes; None if there is none.
@@ -105,7 +105,11 @@ def _read_build_function(
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Builds the subject of a reading and returns the sizes that it has wrong, as text."""
+        """Returns, as text, the sizes of the module that grow otherwise than a reading says.
+
+        Args:
+            reading: the reading to test.
+        """
         made[:] = [_build_subject(build, reading, base, target)]
         made[0] = replace(made[0], odd=find_odd_growth(made[0], bare))
         return "; ".join(made[0].odd)
@@ -214,7 +218,7 @@ def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
 
 
 def _build_on_meta(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.Module:
-    """Builds the module without values (on meta), or with values if that fails."""
+    """Builds the module on the meta device, without values; if that fails, builds it with values."""
     try:
         with torch.device("meta"):
             return call_build(model, dict(sizes))[0]

@@ -103,8 +103,11 @@ def apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Rep
 
 
 def find_after_experts(network: Network) -> set[str]:
-    """Returns the quantities of the forward pass that contain updates of experts: products with tensors that have an
-    expert axis, and everything downstream, except for what the updates of other tensors add."""
+    """Returns the quantities of the forward pass that contain updates of experts.
+
+    These are products with tensors that have an expert axis, and everything computed from them. Parts of a signal that
+    come from updates of other tensors are excluded.
+    """
     after: set[str] = set()
     found: set[str] = set()
     for s in network.statements:

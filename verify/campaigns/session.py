@@ -71,10 +71,9 @@ class Session:
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
-        """Lists the cells of this shard that are still to be trained.
+        """Lists the cells (groups of replicas) of this shard that are not in the store and are still to be trained.
 
-        These are the cells that are not in the store. If the store lacks the environment of a run, the first cell of
-        that run is trained again to record it.
+        If the store lacks the environment of a run, the first cell of that run is trained again to record it.
 
         Raises:
             UsageError, Infeasible: a run cannot be executed here.

@@ -30,7 +30,7 @@ CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
 
 class FittedAnswer(Rendered):
-    """Fitted numbers, with verdicts on the claimed ones."""
+    """The answer of ``law --fit``: fitted numbers, and a verdict on each claimed value."""
 
     def __init__(
         self, title: str, fitted: Fitted, claims: dict[str, float], apart: float, how: str, asks: Sequence[str] = ()

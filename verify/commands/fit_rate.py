@@ -88,7 +88,10 @@ def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tup
 
 
 class RateAnswer(FittedAnswer):
-    """Fitted powers of the best rate, predicted ones, the covariance, and the command that fits the losses next."""
+    """The answer of ``law --fit-rate``: fitted and predicted powers of the best rate, with covariances.
+
+    It ends with the command that fits a law to the losses at the best rates.
+    """
 
     fits: Mapping[str, FittedRates]
     theory: Sequence[Theory]

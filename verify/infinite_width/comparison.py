@@ -26,7 +26,7 @@ ENTRIES = 1e7
 
 
 def train_finite(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
-    """Trains networks of width n and returns the signals that do not grow, f among them.
+    """Trains networks of width n and returns the values of all signals without a growing index, such as the output f.
 
     Returns:
         Arrays (replicas, updates, samples, *indices) by name.

@@ -51,7 +51,7 @@ class Leading:
 
 @dataclass(frozen=True)
 class Contractions:
-    """Contractions in the limit of infinite width.
+    """Multiplies and sums quantities with named indices in the limit of infinite width.
 
     Attributes:
         `indices`: the axis of every index.
@@ -66,7 +66,7 @@ class Contractions:
     spaces: Mapping[str, Space | Particles]
 
     def contract(self, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """Multiplies quantities and sums over the indices that ``out`` lacks, those of experts last.
+        """Multiplies quantities and sums over the indices that are not in ``out``; indices of experts are summed last.
 
         Args:
             operands: the quantities.
@@ -160,8 +160,10 @@ class Contractions:
         return self._finish_sum(Leading(indices, over, values, x.power + y.power), most, (x, y))
 
     def _dual(self, x: Leading, y: Leading, index: str) -> tuple[Values, Values]:
-        """Returns two arrays whose products are the expectations over a growing index, the last one of both
-        quantities."""
+        """Returns two arrays whose product, summed over their last dimension, is the expectation of x times y.
+
+        The expectation is over ``index``, which is the last index of both quantities.
+        """
         if self.is_sampled(index):
             return x.values / self.space(index).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {index}:

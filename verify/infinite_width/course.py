@@ -1,4 +1,4 @@
-"""Questions about the limit of infinite width, and the computation of their answers."""
+"""Describes a training run whose limit of infinite width is wanted, and computes this limit."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ class Computed:
     Attributes:
         course: the training.
         limit: the network of infinite width.
-        states: the states of all samples by updates.
+        states: for 0, 1, ... updates, the states of all samples.
         why: the reason why the states end before the last update; empty if they do not.
         error: standard error of the output over sets of samples if expectations are sampled; else 0.
-        many: whether the states end because a function depends on too many Gaussians to be integrated. Integration at
-            points may then go on.
+        many: whether the states end because a function depends on too many Gaussians for quadrature. The computation
+            can
+            then be repeated with integration at points.
     """
 
     course: Descent

@@ -89,8 +89,10 @@ def _describe_delay(t: Computed, compared: Mapping[str, Compared]) -> str:
 
 
 def _list_rows(t: Computed) -> Iterator[tuple[str, Values]]:
-    """Yields the name and the values by updates of every number; only one if it is equal for all samples and
-    indices."""
+    """Yields, for every signal that does not grow, the name and value of each entry by updates.
+
+    If all entries are equal for all samples, only one of them is yielded.
+    """
     network, output = t.limit.network, t.limit.network.output
     whole: dict[str, Any] = {}
     for prefix, part in (("", "signals"), ("d ", "gradients")):

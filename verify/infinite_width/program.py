@@ -55,15 +55,15 @@ class LimitTensor:
         tensor: the tensor of the network.
         `indices`: its indices.
         rate: learning rate as (number, power of n); None if it is not trained.
-        grow: the growing indices, without that of experts that start alike.
+        grow: the growing indices; the expert index is omitted if all experts start with the same values.
         start: initial value of a tensor with at most one growing index.
-        current: current value of such a tensor.
-        momentum: momentum of such a tensor.
-        matrices: initial matrices by the values of the indices that do not grow.
+        current: current value of a tensor with at most one growing index.
+        momentum: momentum of a tensor with at most one growing index.
+        matrices: for each combination of values of the indices that do not grow, the initial matrix.
         extra: power of n of a matrix relative to entries of variance 1/n.
         updates: factors of every rank-one gradient of a matrix.
-        shares: coefficient of each update in the matrix.
-        buffer: coefficient of each update in its momentum.
+        shares: for each update, its coefficient in the current matrix.
+        buffer: for each update, its coefficient in the momentum of the matrix.
         decay: decay of the momentum.
         stepped: sum of the steps, if they are normalised.
     """
@@ -218,7 +218,10 @@ class Limit:
                         f"{none} in its options"
                     )
         if self.normalised and "M" in axes:
-            raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
+            raise UsageError(
+                "the number of experts grows, and for this the limit is computed only with sgd or momentum; choose one "
+                "of them, or give --regime I"
+            )
 
     def _number(self, power: Any) -> tuple[float, Fraction]:
         """Returns a power of the axes as (number, power of n)."""

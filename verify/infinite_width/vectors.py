@@ -103,7 +103,7 @@ class Space:
         return float(x @ y)
 
     def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Returns the expectations unchanged, because they are exact here."""
+        """Returns the expectations unchanged: those of this space are exact, so that a small one is not noise."""
         return values
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
@@ -213,7 +213,7 @@ class Particles:
         return np.stack(found)
 
     def fresh(self) -> Values:
-        """Draws a Gaussian that is not yet orthonormal to the others, (samples without changes of sign,)."""
+        """Draws samples of a further Gaussian, before it is made orthonormal and completed by changes of sign."""
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:

@@ -1,3 +1,3 @@
-"""Slopes, verdicts and gates from recorded numbers. Needs no torch."""
+"""Fits slopes to recorded numbers, judges them, and checks the run (gates). Needs no torch."""
 
 from . import presentation as presentation  # registers documents

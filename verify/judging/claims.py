@@ -17,9 +17,11 @@ class Claim:
     """A claimed exponent of a quantity.
 
     Attributes:
-        quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
+        quantity: name of the quantity, as in the report, or an inner product ``<A@s, B@t>`` of quantity A after s
+            updates
+            and B after t.
         step: number of updates done; None for every step at which the quantity is not exactly zero.
-        exponent: of n; None for exactly zero.
+        exponent: claimed exponent of n; None for exactly zero.
     """
 
     quantity: str
@@ -28,7 +30,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.quantity, str) and self.quantity):
-            raise UsageError(f"a claim about {quote_value(self.quantity)}; give the name of a quantity")
+            raise UsageError(
+                f"the quantity of a claim is {quote_value(self.quantity)}; give a name such as 'h3.change'"
+            )
         if self.step is not None and not (isinstance(self.step, int) and self.step >= 0):
             raise UsageError(
                 f"the claim about {self.quantity} has step {quote_value(self.step)}; give a number, 0 or more"

@@ -40,7 +40,7 @@ class Fit:
     """A measured exponent.
 
     Attributes:
-        slope: least squares through all sizes; NaN if it cannot be fitted.
+        slope: least-squares slope through all sizes; NaN if it cannot be fitted.
         se: bootstrap standard error of the slope.
         low: lower end of the interval (see the module's docstring).
         high: upper end of the interval.
@@ -166,7 +166,7 @@ def judge_exponent(
         measured: the fit.
         predicted: the exponent; None for exactly zero.
         spacing: exponents lie on a grid of this spacing.
-        later: whether the slope extrapolated to larger sizes must refute, too.
+        later: if True, a prediction is refuted only if the slope extrapolated to larger sizes refutes it, too.
     """
     if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:
         return Verdict.INCONCLUSIVE

@@ -24,9 +24,9 @@ class RunGate:
     """A named check of a run.
 
     Attributes:
-        name: what is checked.
-        passed: whether it passed.
-        detail: what was seen.
+        name: name of the check.
+        passed: whether the run passed it.
+        detail: the numbers on which this rests, as text.
         explains: largest distance between a slope and its prediction that a failure of this gate can explain: infinite
             if the data are not what they should be, 0 if the gate only tests whether a wrong exponent would be noticed.
     """
@@ -41,7 +41,7 @@ class RunGate:
 
 
 def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
-    """Returns the gates that need no prediction.
+    """Returns the checks of a run that need no predicted exponent.
 
     Args:
         m: the measurement.
@@ -98,8 +98,11 @@ def check_standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
 
 
 def find_rounded(m: Measurement) -> dict[tuple[str, int], float]:
-    """Returns the quantities that rounding spoils: (name, step) -> relative difference from float64 (median over
-    seeds, worst size)."""
+    """Returns the quantities that are dominated by rounding in the precision of the run.
+
+    Returns:
+        (name, step) -> relative difference from the same run in float64: the median over seeds, at the worst size.
+    """
     spoilt = {}
     reference = replace(m, values=m.exact, environment={})
     for key in m.exact:
@@ -111,8 +114,7 @@ def find_rounded(m: Measurement) -> dict[tuple[str, int], float]:
 
 
 def check_floor(m: Measurement) -> RunGate:
-    """Checks, for a run in lower precision than float64, that rounding dominates at most half of the nonzero
-    quantities."""
+    """Checks that rounding dominates at most half of the nonzero quantities; for runs in less than float64."""
     spoilt, present = find_rounded(m), sum(any(v.any() for v in series) for series in m.exact.values())
     share = f"{len(spoilt)} of {present} numbers differ from float64 by more than {SPOILT:.0%}"
     detail = f"{m.environment.get('dtype')}: {share}, and do not count"
@@ -136,7 +138,7 @@ def _check_finite(m: Measurement) -> RunGate:
 
 
 def _check_gradients(m: Measurement) -> RunGate:
-    """Checks the hand-written gradients, which are computed part by part, against autograd."""
+    """Checks that the gradients computed by the program's own formulas equal those of torch's autograd."""
     worst, bound = float(np.max(m.gradients)), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
     return RunGate(
         "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
@@ -144,7 +146,7 @@ def _check_gradients(m: Measurement) -> RunGate:
 
 
 def _check_flat_control(m: Measurement, spacing: Fraction) -> RunGate:
-    """Checks that a control, the same pipeline with all dimensions fixed, shows no slope.
+    """Checks a negative control: the same measurement with all dimensions fixed must show no slope.
 
     After the first and the last update the interval must contain 0, up to ``DRIFT``. After the first, where tails are
     light, it must contain no other exponent, since a wide interval would hide a slope. A failure explains slopes up to

@@ -45,7 +45,9 @@ class Fitted:
         high: upper end of the interval by name.
         residuals: log of the loss minus the fitted log, by run.
         misfit: a sentence on what the fit does not explain, or "".
-        broken: verdicts, by name, that must not be given because the runs do not follow the law.
+        broken: names of fitted numbers on which no verdict is given because the runs do not follow the law, each with
+            the
+            verdict to report.
     """
 
     value: Mapping[str, float]
@@ -61,7 +63,7 @@ class Fitted:
         Args:
             name: name of the number.
             claimed: its claimed value.
-            apart: smallest difference between values that counts.
+            apart: smallest difference from the claimed value that matters.
         """
         found = Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
         return Verdict.INCONCLUSIVE if found in self.broken.get(name, ()) else found
@@ -186,7 +188,7 @@ class FittedSum:
         Args:
             x: columns of sizes and loss, one entry per run.
             resamples: number of resampled fits; 0 for the default.
-            seed: of the resampling.
+            seed: seed of the resampling.
 
         Raises:
             UsageError: too few runs, or runs that do not distinguish the unknowns.

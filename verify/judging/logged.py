@@ -41,7 +41,8 @@ def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
 
     Args:
         source: a CSV file, rows, or a pandas data frame.
-        ray: that the sizes n lie on; by default exponents are multiples of 1/2.
+        ray: the ray on which the sizes n lie, which decides which exponents are possible; by default they are multiples
+            of 1/2.
 
     Raises:
         UsageError: a file or row that cannot be used, or, with ``ray``, a row without a step; the message quotes it.

@@ -41,22 +41,22 @@ class Measurement:
     """The numbers measured in a run.
 
     Attributes:
-        ray: that the sizes lie on.
+        ray: the ray on which the sizes lie.
         steps: number of updates.
         sizes: n at every size, computed from the rounded dimensions.
         dims: N, N_e, M at every size.
         parameters: parameter counts at every size; more than one per size if replicas differ, which is an error.
         inputs: fingerprints of the training input at every size.
         gradients: largest relative difference between the gradients and autograd's, where it was checked.
-        values: the measured series.
+        values: for each quantity, step and size, an array with one root mean square per seed.
         control: series of replicas whose dimensions stay those of the first size, so that every slope must be zero.
         standard: series under the standard parameterization, if that is a control; otherwise empty.
         exact: ``values`` of the first seeds in float64, if the run has lower precision; otherwise empty.
         environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
         interrupted: whether the user stopped the run; complete parts are kept.
-        missing: number of planned cells that are not there.
+        missing: number of planned measurements (a size and a seed) that are not there.
         watched: signals whose control series must have zero slope.
-        logged: whether the numbers are from a log, without controls.
+        logged: whether the numbers were read from a user's log, which has no controls.
     """
 
     ray: Ray
@@ -77,10 +77,11 @@ class Measurement:
     logged: bool = False
 
     def get_cleaned(self, quantity: str, step: int) -> list[Array]:
-        """Returns measured values, with those set to zero that are below the rounding error of the signal they are part
-        of.
+        """Returns the measured values of a quantity, one array per size, with rounding errors set to zero.
 
-        Example: ``h3.D`` is a part of ``h3``.
+        A value counts as a rounding error if it is below the precision of the whole signal of which it is a part:
+        ``h3.D``
+        is a part of ``h3``.
         """
         dtype = self.environment.get("dtype", "float64")
         clean = []

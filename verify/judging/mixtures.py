@@ -96,7 +96,7 @@ def list_powers_below(
 
     Args:
         predicted: the exponent.
-        spacing: of the grid.
+        spacing: spacing of the grid of possible exponents.
         rates: growth rates of the axes.
         engine_powers: see ``Powers``; None if unknown, then every power of the grid may occur.
     """

@@ -32,7 +32,7 @@ def find_vertex(x: Sequence[float] | Array, losses: Array, beside: int = 1, degr
         x: the R places, in increasing order.
         losses: shape (R, ...).
         beside: number of neighbours on each side.
-        degree: of the polynomial.
+        degree: degree of the polynomial.
     """
     at, flat = np.asarray(x, dtype=np.float64), losses.reshape(len(x), -1)
     best = flat.argmin(axis=0)
@@ -61,7 +61,8 @@ class BestRates(NamedTuple):
         value: log of the best rate, (curves,).
         noise: sampled errors from the noise of runs, (curves, draws).
         form: sampled errors from the unknown form of the curves, (curves, draws).
-        wide: factor on intervals because the noise is itself estimated: Student's quantile over Gauss's.
+        wide: factor by which intervals are widened because the noise is itself estimated: quantile of Student's t
+            distribution over that of the normal distribution.
     """
 
     value: Array

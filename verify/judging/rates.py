@@ -44,7 +44,7 @@ class FittedRates(Fitted):
     Attributes:
         sizes: names of the columns of sizes, in the order of the powers.
         powers: names of the powers.
-        covariance: of the powers over resampled runs, (sizes, sizes).
+        covariance: covariance of the powers over resampled runs, (sizes, sizes).
         settings: the sizes of every best rate, (settings, sizes).
         best: log of every best rate, (settings,).
         errors: standard error of every log, (settings,).
@@ -175,7 +175,9 @@ def fit_rates(
 
 
 def _check_distinguishable(settings: Array, sizes: Sequence[str], told: Sequence[str]) -> None:
-    """Checks that no size is constant or a power of the others over the settings with a best rate.
+    """Checks that the settings with a best rate distinguish the powers of all sizes.
+
+    They do not if one size is the same in all settings, or is a power of the other sizes.
 
     Raises:
         UsageError: one is; the message names it.

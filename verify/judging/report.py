@@ -37,8 +37,10 @@ SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
 
 
 def split_spent(environment: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Splits the environment of a run for JSON: time and memory go to ``spent``, so that the rest is reproducible
-    byte by byte."""
+    """Splits the environment of a run for its JSON record into ``environment`` and ``spent`` (time and memory).
+
+    Without time and memory, two equal runs give the same record byte by byte.
+    """
     kept = {key: value for key, value in environment.items() if key not in SPENT}
     return {"environment": kept, "spent": {key: environment[key] for key in SPENT if key in environment}}
 
@@ -70,7 +72,10 @@ class ReportRow:
 
     @property
     def apart(self) -> float:
-        """Distance between interval and prediction; infinite if exactly one of them is zero."""
+        """Distance of the predicted exponent from the confidence interval of the measured one.
+
+        Infinite if the quantity is exactly zero in the prediction but not in the measurement, or the reverse.
+        """
         if self.predicted is None or self.fit.zero:
             return math.inf
         return max(self.fit.low - float(self.predicted), float(self.predicted) - self.fit.high)
@@ -136,7 +141,7 @@ class Tally:
         return self.exponents[Verdict.REFUTED] + self.zeros[Verdict.REFUTED]
 
     def enough(self, required: Fraction) -> bool:
-        """Whether at least this share of the rows not predicted to be zero agrees, and at least one row."""
+        """Whether enough rows agree: at least one row, and this share of those not predicted to be zero."""
         agree = self.exponents[Verdict.AGREES]
         return agree >= required * self.judged and agree + self.zeros[Verdict.AGREES] > 0
 
@@ -174,7 +179,7 @@ class Report(Rendered):
         dims: dimensions at every size.
         incomplete: why the run is incomplete; empty if it is complete.
         unmeasured: predicted quantities that this model or optimizer does not measure.
-        later: fits of steps without predictions, by (quantity, step).
+        later: fits at steps for which there is no prediction, by (quantity, step).
         means: log2 of the rms over seeds and its standard error at every n, by (quantity, step); for plots.
         required: share of the rows not predicted to be exactly zero that must agree.
         undecided: quantities that are not judged: without a prediction or demand at some step, or logged under a name

@@ -25,8 +25,8 @@ class RunTable:
     """A CSV file of runs.
 
     Attributes:
-        path: of the file.
-        columns: their names, renamed as ``--columns`` says.
+        path: path of the file.
+        columns: names of its columns, renamed as ``--columns`` says.
         rows: (line number, cells by column).
     """
 
@@ -39,7 +39,7 @@ class RunTable:
         """Reads a file.
 
         Args:
-            path: of the file.
+            path: path of the file.
             names: new name -> name in the file.
 
         Raises:
@@ -94,8 +94,10 @@ class RunTable:
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Returns the names of other numeric columns whose values differ among runs of the same size; seeds and
-        names are ignored."""
+        """Returns the names of further numeric columns whose values differ among runs with the same sizes.
+
+        Columns with seeds or names of runs are ignored.
+        """
         groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
         for _, row in self.rows:
             groups.setdefault(tuple(row[name] for name in sizes), []).append(row)

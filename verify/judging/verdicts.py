@@ -53,7 +53,7 @@ def judge(
         measurement: the result of ``measure``; or a log: a CSV file, or rows with quantity, n, seed, value and
             optionally step.
         prediction: by quantity an exponent, or one for each step; or the result of ``signals``.
-        claims: exponents to judge besides.
+        claims: further exponents to judge, given by the user.
         required: share of the rows not predicted to be exactly zero that must agree.
         powers: the powers of n in every size (see ``mixtures.Powers``); by default those of the engine, if the
             prediction is a result of ``signals``.
@@ -114,8 +114,10 @@ def judge(
 
 
 def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
-    """Returns the row of an undecided size, judged by its demand, which is only an upper bound: a smaller size is
-    INCONCLUSIVE."""
+    """Judges a quantity whose size is undecided by its demand, and returns the row with this verdict.
+
+    The demand is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
+    """
     verdict, note = row.verdict, row.note
     if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
         verdict, note = (
@@ -135,9 +137,11 @@ class _Judge:
         spacing: exponents are multiples of this.
         powers: powers of n in every size; None if unknown.
         network: its functions are checked for large arguments; None for no check.
-        spoilt: relative difference from float64 of quantities dominated by rounding.
+        spoilt: for quantities dominated by rounding, their relative difference from float64.
         direct: as for ``judge``.
-        moved: upper bound of a quantity if the gates, which the prediction freezes, move; None if it freezes none.
+        moved: returns an upper bound on a quantity that is valid although gates move; None if the prediction does not
+            treat
+            gates as constants.
         fits: cache of the fits.
     """
 
@@ -262,7 +266,9 @@ class _Judge:
 
 
 def _bound_with_moving_gates(d: Derivation) -> Callable[[str], Fraction | None] | None:
-    """Returns a function quantity -> upper bound if the frozen gates move; None if the network freezes none.
+    """Returns a function quantity -> upper bound on its exponent that is valid although gates move.
+
+    Predictions treat gates as constants; the function is None if the network has no such gates.
 
     A norm can cancel terms that share one gate, but not terms whose gates have moved apart.
     """

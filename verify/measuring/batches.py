@@ -13,7 +13,7 @@ def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], s
 
     Args:
         optimizer: optimizer of the parameters of all replicas.
-        losses: returns the loss at a step, (S,).
+        losses: maps the number of a step to the loss of each of the S replicas, (S,).
         steps: number of steps.
     """
     for step in range(steps):

@@ -58,7 +58,7 @@ Kind = Literal["values", "control", "standard", "exact"]
 
 @dataclass(frozen=True)
 class Setup:
-    """A run as it is trained and measured.
+    """Everything that determines how one network is trained and measured: a run.
 
     Attributes:
         derivation: network, powers, optimizer and ray.
@@ -70,7 +70,8 @@ class Setup:
         products: inner products ``<A@s, B@t>`` to record in addition.
         standard: the standard parameterization of this optimizer, which must be refuted as a control; None for no such
             control.
-        together: number of replicas in a cell of small networks; a large GPU profits from more.
+        together: for small networks, the number of replicas that are trained at once (a cell); a large GPU profits from
+            more.
     """
 
     derivation: Derivation
@@ -159,8 +160,8 @@ class RunCell:
 
     Attributes:
         kind: the series of ``Measurement`` to which they belong.
-        size: index of the size.
-        first: index of the first replica.
+        size: position of its size in ``Setup.sizes``.
+        first: number of its first replica, counted from 0.
         count: number of replicas.
     """
 
@@ -178,7 +179,7 @@ class RunCell:
 
     @property
     def shared(self) -> list[int]:
-        """Seeds of the random streams that the replicas of all sizes and kinds share."""
+        """Seeds for what replica k of every size and kind has in common, such as its input."""
         return [compute_seed(SHARED, replica) for replica in self.replicas]
 
     @property
@@ -248,14 +249,16 @@ def collect_cells(setup: Setup, store: Store, interrupted: bool = False) -> Meas
 
 
 def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
-    """Moves the facts that were recorded with the replicas to their attributes of the measurement.
+    """Moves data about the run, which are stored like measured values, to the attributes of the measurement.
+
+    These are for example parameter counts and seconds.
 
     Args:
         measured: the measurement, which is changed.
-        done: cost of the cells that were trained.
+        done: cost of the cells that were trained (``estimate_cost``).
 
     Returns:
-        Time, speed and peak memory.
+        Time, speed and peak memory, for the report.
     """
     every = [getattr(measured, kind) for kind in STREAMS]
     parameters, inputs, seconds, memory, gradients = (

@@ -80,7 +80,7 @@ class Here:
 
     @property
     def free(self) -> int | None:
-        """Memory in bytes that a task may use; None if it is unknown."""
+        """Free memory in bytes that a task may use; None if it is unknown."""
         return self.hardware.free
 
     def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
@@ -256,7 +256,7 @@ def run_task(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any]
     """
     if (here := get_versions()) != asked:
         pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
-        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
+        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the versions of this machine there")
     with use_one_thread():
         return call(hardware, *arguments)
 

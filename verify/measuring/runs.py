@@ -60,8 +60,10 @@ def measure(
         seeds: replicas per size; by default more at small sizes, where they are cheap.
         steps: number of updates.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
-        products: inner products ``<A@s, B@t>`` to record in addition, over all indices but the expert's.
-        progress: called after every cell.
+        products: inner products ``<A@s, B@t>`` to record in addition: quantity A after s updates times B after t,
+            summed
+            over all indices but the expert's.
+        progress: called after each group of replicas that was trained.
 
     Raises:
         UsageError: unusable sizes, seeds, steps, device or optimizer.

@@ -46,8 +46,8 @@ WIDTHS = ("N", "N_e", "M")
 def compute_dims(ray: Ray, n: int) -> dict[str, int]:
     """Returns the dimensions at size n: ``n**rate`` on a growing axis, a constant on the others.
 
-    Every size thereby lies on the same side of every wall of the ray; with equal sizes on all axes it would lie on the
-    walls. K is included only if K < M.
+    The sizes of two axes that grow at different rates therefore differ, as they do on the ray; with equal sizes, powers
+    that differ on the ray would have equal values. K is included only if K < M.
 
     Raises:
         UsageError: an axis would be too large.

@@ -70,8 +70,7 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
 
 
 def _compute_entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
-    """Returns for every softmax its entropy relative to the maximum over its active entries, and 1 minus that, (S,)
-    each.
+    """Returns, for every softmax, its entropy divided by the largest possible one, and 1 minus this ratio; both (S,).
 
     Source: routers paper, Fig. 1 (normalised router entropy).
     """

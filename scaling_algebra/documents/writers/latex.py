@@ -225,7 +225,7 @@ def _set(piece: Piece | None, spaces: bool = False) -> str:
 
 
 def _parting(tex: str, spaces: bool = False) -> str:
-    """Allows line breaks in a long formula, after commas and semicolons and around words."""
+    """Returns a long LaTeX formula with line breaks allowed after commas and semicolons and around words."""
     if width(f"${tex}$") < WRAP:
         return tex
     tokens, depth, before = [], 0, ""
@@ -245,7 +245,9 @@ _BREAKS = re.compile(r"([.,\]/=_])(?=[\w\[(\\])")
 
 
 def _breakable(text: str, length: int = LONG) -> str:
-    """Escapes words, and allows breaks in long ones after full stops, commas, underscores and closing brackets."""
+    """Escapes words for LaTeX. Words longer than ``length`` may break after ``.``, ``,``, ``_`` and closing
+    brackets.
+    """
 
     def part(word: re.Match[str]) -> str:
         if len(word[0]) < length:
