@@ -66,7 +66,9 @@ INSTEAD["strict"] = (
 
 
 class Verbs(click.Group):
-    """Imports the module of a command when it is called, and prints every error as one line."""
+    """The group of all commands. It imports the module of a command when it is called, and prints every error as one
+    line.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(MODULES)
@@ -117,7 +119,7 @@ class Verbs(click.Group):
 
 
 def _open_streams() -> None:
-    """Makes the standard streams print any text, even invalid, and replaces closed ones by null devices."""
+    """Makes the standard streams print any text, even invalid, and replaces closed ones by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -214,7 +216,7 @@ def main() -> None:
       scalecalc explain router.lr --regime III --optimizer adam
 
     Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive, 70 a fault of this
-    program, 130 interrupted. A closed pipe is 0.
+    program, 130 interrupted. If the output pipe is closed, it is 0.
     """
 
 

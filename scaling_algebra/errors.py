@@ -68,7 +68,8 @@ def quote_value(value: object) -> str:
 def forbid_exit() -> Iterator[None]:
     """Makes ``os._exit`` raise SystemExit in foreign code.
 
-    Otherwise it would end this program as if it had succeeded. Child processes can still end.
+    Otherwise foreign code that calls it would end this program as if it had succeeded. Child processes can still end
+    themselves.
     """
     process = os.getpid()
 

@@ -25,7 +25,9 @@ _COLLECTING, _THRESHOLDS = threading.Lock(), list[tuple[int, int, int]]()
 
 @contextmanager
 def collect_rarely() -> Iterator[None]:
-    """Sets the thresholds ``GARBAGE``; the previous ones are restored when the last thread leaves."""
+    """Makes garbage collections rare inside a context, by the thresholds ``GARBAGE``. The previous thresholds are
+    restored when the last thread leaves.
+    """
     with _COLLECTING:
         _THRESHOLDS.append(_THRESHOLDS[0] if _THRESHOLDS else gc.get_threshold())
         gc.set_threshold(*GARBAGE)

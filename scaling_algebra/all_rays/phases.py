@@ -139,7 +139,7 @@ def compute_map(rule: Parameterization, optimizer: Optimizer) -> Phases:
     face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
     pieces = [p for p in cover_rays(face) if p.scaling is not None]
     sure = [p for p in pieces if _is_proved(p, face, looks)]
-    # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
+    # With interventions, parameterizations may also exist on the walls of muP, so these are searched as well.
     walls = set(_phases(_parameterization("mup"), optimizer).walls) if rule.structural else set()
     walls |= {side.wall_of for p in sure if p.cone.open for side in p.cone.sides if side.sense != "="}
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))

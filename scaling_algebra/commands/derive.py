@@ -112,7 +112,7 @@ EXIT_CODES = {True: 0, False: 1, None: 3}
     "--table-only",
     "alone",
     is_flag=True,
-    help="Print only the table and the multipliers, as on a terminal: muP, with a column for what MSSP changes.",
+    help="Print only the table and the multipliers in the terminal's layout: muP, with a column for what MSSP changes.",
 )
 @prints_answer()
 def command(
@@ -130,13 +130,14 @@ def command(
 ) -> Answer | tuple[Answer, int]:
     """Derive init std, learning rate and epsilon of every tensor.
 
-    Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
-    The first line says how much is certified: everything, or for how many demands stability and learning are shown
-    (exit code 3). Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
-    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one does
-    not. --gauge prints the same parameterization with multipliers; --given is meant without multipliers. --without
-    derives another network, without a function: it shows which function makes an answer undecided. --prove: exit code 0
-    if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    Output to a file, and in every format but text, is complete: exponents, reasons, rejected structures, and MSSP in a
+    table of its own below muP. The first line says how much is certified: everything, or for how many demands stability
+    and learning are shown (exit code 3). If no parameterization is found, the exit code is 1 if a proof shows that none
+    exists, else 3. --given fixes exponents, derives the others, and names every desideratum that then fails; the exit
+    code is 1 if one fails. Exponents given with --given refer to the form without multipliers, even if --gauge prints
+    one with multipliers. --without derives the network with a function removed, which shows whether that function makes
+    an answer undecided. With --prove the exit code is 0 if every parameterization is unique, 1 if one is not, 3 if this
+    is undecided.
     """
     each = EACH in left_out
     if smtlib and not proving:

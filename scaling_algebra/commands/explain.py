@@ -30,7 +30,7 @@ from .options import COMPLETED, Answer, Verb, format_examples, prints_answer, wi
 @with_configuration_factory
 @prints_answer()
 def command(make: partial[Configuration], what: str) -> Answer:
-    """Explain an exponent: the reason, the sums on the way, the leading monomial, its matching, the arithmetic.
+    """Explain an exponent: its reason, the intermediate sums, the leading monomial, its matching, the arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
     parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q

@@ -31,9 +31,10 @@ SYMPY = "sympy"
     "--structure",
     default="",
     metavar="TEXT",
-    help="Tensors that start at zero, or alike for all experts: 'tied expert_in', 'zero router, tied expert_out'.",
+    help="Tensors that start at zero (zero), or at the same values for all experts (tied), such as 'tied expert_in' or "
+    "'zero router, tied expert_out'.",
 )
-@click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
+@click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, such as M (repeatable).")
 @prints_answer({SYMPY: ""})
 def command(
     what: str, optimizer: str, epsilon: str | None, readout_init: str | None, form: str | None, **more: Any

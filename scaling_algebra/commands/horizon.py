@@ -89,7 +89,7 @@ def _parse_base(text: str) -> dict[str, float]:
 
 
 def _apply_factor(name: str, factor: float, values: dict[str, float], compounds: bool) -> float | None:
-    """Returns a tuned value after it is scaled; None if it was not given.
+    """Returns the value at the target of a setting that was tuned at the base; None if no tuned value was given.
 
     Args:
         name: the value.

@@ -78,7 +78,7 @@ from .options import Answer, Verb, format_examples, prints_answer
 def command(
     what: str, minimise: str, grows: str, fixed: str, values: str, invert: str | None, **more: Any
 ) -> tuple[Answer, int]:
-    """Print the powers of growing quantities.
+    """Print how the minimum of a sum, a loss or a risk scales, as powers of the quantities that grow.
 
     WHAT is one of three. (1) A sum of monomials, such as "N^(-2*beta/d) + N/n", with the quantities that grow in --in.
     If --min names quantities to minimise over, the command prints the powers of the minimum and of the optimum, and
@@ -89,8 +89,7 @@ def command(
     way to grow, and whether the published equations between them are true.
 
     (3) A set of assumptions (switch-cluster, or a TOML file with assume): the command prints the range of every
-    exponent
-    and the assumptions that bound it. The exit code is 1 if assumptions or constraints contradict each other.
+    exponent and the assumptions that bound it. The exit code is 1 if assumptions or constraints contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
     from scaling_algebra.laws.law import LawAnswer, invert_exponent, law

@@ -39,7 +39,7 @@ from .options import choose_network, find_traced, format_examples, network_optio
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
     """List every name the other commands accept; or, of one network, its equations and quantities.
 
-    Of a torch module (--model) the network is printed as a file for --network, with what is not in it as comments.
+    A torch module (--model) is printed as a file for --network; comments in it say what the equations leave out.
     """
     shown = choose_network(architecture, network)
     if find_traced() is not None and not glossary:
@@ -50,7 +50,7 @@ def command(architecture: str | None, network: Path | None, glossary: bool) -> D
 
 
 def names_document() -> Document:
-    """Returns every registry, and the quantities of the MoE block, as tables."""
+    """Returns tables of all names that other commands accept, and of the quantities of the MoE block."""
     sections = {
         "axes": AXES,
         "regimes": {name: _format_rates(ray.rates) for name, ray in REGIMES.items()},

@@ -85,7 +85,7 @@ class Verb(click.Command):
 
 
 class QuestionFlag(click.Option):
-    """The flag that chooses a form of a command; its help lists which of the command's options this form takes."""
+    """The flag that chooses a form of a command (``--formula``); its help text lists the options of this form."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -94,7 +94,7 @@ class QuestionFlag(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         (flag,), known = self.opts, list_option_names(self.verb)
         taken = ", ".join(name for name in list_option_names(self.verb.form(flag)) if name in known)
-        return flag, f"{self.help} Of these options it takes {taken}; see {self.verb.name} {flag} --help."
+        return flag, f"{self.help} Of the options below it accepts {taken}; see {self.verb.name} {flag} --help."
 
 
 def list_option_names(command: click.Command) -> list[str]:
@@ -103,7 +103,7 @@ def list_option_names(command: click.Command) -> list[str]:
 
 
 class Name(click.ParamType[str]):
-    """Parameter type: a name in a registry, in any case. Shells complete it, and a wrong one gets a suggestion."""
+    """Parameter type: one of some known names, in upper or lower case. Shells complete it; errors suggest a name."""
 
     name = "name"
 
@@ -130,7 +130,7 @@ class TensorOptimizer(Name):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if "=" not in str(value):  # with others, this is one of several
+        if "=" not in str(value):  # A=B assigns to single tensors and is checked later
             trained_by(str(value))
         return str(value)
 
@@ -167,8 +167,8 @@ class PathType(click.ParamType[Path]):
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # what that means depends on what the path is for
-        except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
+            pass  # whether this is an error depends on the use of the path
+        except (OSError, ValueError) as error:  # a circular link, a name that is too long
             raise UsageError(f"cannot use {path}: {files.describe_cause(error)}; choose another name") from None
         return path
 
@@ -235,8 +235,8 @@ def optimizer_option(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Co
         show_default=True,
         callback=lambda ctx, param, value: ",".join(value),
         metavar="NAME",
-        help="Optimizer of all tensors, or of single ones: adamw,expert_in=muon (repeatable). muon+adamw: muon for "
-        "the matrices of hidden layers and experts, adamw for the rest.",
+        help="Optimizer of all tensors, or of single ones: adamw,expert_in=muon (repeatable). muon+adamw stands for "
+        "muon on the matrices of hidden layers and experts and adamw on the rest.",
     )
 
 
@@ -246,8 +246,8 @@ OPTIMIZER = combine_options(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
         metavar="NAME",
-        help="Adam's epsilon: derived (the default) scales it as the gradients; negligible keeps it far below them, "
-        "such as 1e-8.",
+        help="Adam's epsilon: derived (the default) scales it like the gradients; negligible keeps it far below them, "
+        "for example at 1e-8.",
     ),
 )
 WHERE = combine_options(
@@ -260,8 +260,8 @@ WHERE = combine_options(
     click.option(
         "--ray",
         metavar="RATES",
-        help="Instead of a regime: the rate at which each axis grows, N=1,N_e=1/2,M=3/2. K=1/2: active experts grow "
-        "more slowly.",
+        help="Instead of a regime: the rate at which each axis grows, such as N=1,N_e=1/2,M=3/2. Add K=1/2 if the "
+        "number of active experts grows more slowly.",
     ),
     OPTIMIZER,
 )
@@ -270,7 +270,7 @@ WHERE = combine_options(
 
 TRACED = "scaling_algebra.traced"
 """Key in the context of a command: first the module's name from ``--model``, later the traced module."""
-TRACING = "scaling_algebra.verify.tracing.sources"
+TRACING = "scaling_algebra.verify.tracing.model_loading"
 CONFIGS = "scaling_algebra.verify.tracing.config_reading"
 """Modules that read a torch module, and a configuration of transformers. They are loaded by name, since only verify
 imports torch.
@@ -406,7 +406,7 @@ GAUGE = click.option(
     default=OWN,
     show_default=True,
     metavar="NAME",
-    help="Where the powers are: in init std and learning rate (table3), or in multipliers (table8, table9 of Tensor "
+    help="Where the powers go: into init std and learning rate (table3), or into multipliers (table8, table9 of Tensor "
     "Programs V), such as 1/N on the readout. Training is the same.",
 )
 

@@ -40,7 +40,7 @@ ENDINGS = {"toml": ".toml", "python": ".py"}
 """Endings of the files of ``FORMS``."""
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
-SCOPE = "of all, a tensor, an optimizer."
+SCOPE = "for all tensors, or for those of ROLE, which is a tensor or an optimizer (repeatable)."
 GENERAL = "the rows are those of a generic Transformer, not of {}; give --model hf:{} to read the model's own code"
 ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
 """Parameters that a question about batch and tokens alone may have."""
@@ -61,8 +61,18 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
     "--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a TOML file with them and the tuned values."
 )
 @click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the model to be trained.")
-@click.option("--base-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
-@click.option("--target-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
+@click.option(
+    "--base-hf",
+    type=PathType(),
+    metavar="CONFIG.json",
+    help="Hugging Face configuration of the base, instead of --base.",
+)
+@click.option(
+    "--target-hf",
+    type=PathType(),
+    metavar="CONFIG.json",
+    help="Hugging Face configuration of the target, instead of --target.",
+)
 @combine_options(OPTIMIZER, parameterization_option())
 @combine_options(
     *(
@@ -84,7 +94,9 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
     "half-life keeps the number of tokens after which Adam's averages have forgotten half. recipe --hold all "
     "--optimizer adamw explains each.",
 )
-@click.option("--axes", metavar="B,T", help="Without sizes: what changes: batch B, tokens T, or both.")
+@click.option(
+    "--axes", metavar="B,T", help="Without sizes: the quantities that change, which are batch B, tokens T, or both."
+)
 @click.option(
     "--experts",
     is_flag=True,
@@ -175,7 +187,7 @@ def _read_side(label: str, given: str | None, config: Path | None) -> Start:
     """
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
-    if config is not None and (file := find_config_file()) is not None:  # as the code of its family says
+    if config is not None and (file := find_config_file()) is not None:  # read the code of its family
         return Start(import_module(CONFIGS).read_config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))

@@ -28,8 +28,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 COMPILED = ("canonical", "matchings", "kernels")
-"""Modules that may be compiled, each after those that it imports. They count in small integers: given a packed size,
-compiled code would report an overflow as lack of memory and end the process."""
+"""Modules that may be compiled, each after those that it imports. They count in small integers: given a packed
+exponent, compiled code would report an overflow as lack of memory and end the process."""
 _HERE = Path(__file__).parent
 
 

@@ -16,7 +16,7 @@ from .sizes import SignalSizes
 
 
 class Algebra(SignalSizes):
-    """Creates, adds and multiplies signals on one ray. ``KernelStore`` describes the arguments."""
+    """Creates, adds and multiplies signals (random tensors) on one ray. Its arguments are those of ``KernelStore``."""
 
     def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
         """Creates the signal of an initial Gaussian tensor.
@@ -24,9 +24,9 @@ class Algebra(SignalSizes):
         Args:
             name: name of the tensor.
             indices: its indices.
-            exponent: packed std of its entries.
-            along: the indices along which it varies; by default all. A tensor that all experts share is constant
-                along the expert index.
+            exponent: exponent of the std of its entries, packed into an integer (``packing.py``).
+            along: the indices along which it varies; by default all. A tensor that all experts share is constant along
+                the expert index.
         """
         live = self.drop_fixed(indices)
         varying = self.drop_fixed(indices if along is None else along)
@@ -36,19 +36,29 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(live) - frozenset(varying), depends_on=depends_on)
 
     def constant(self, indices: str, exponent: int = 0) -> Signal:
-        """Creates a deterministic signal with equal entries n^e, where e is the exponent that ``exponent`` stores."""
+        """Creates a deterministic signal whose entries all are n^e.
+
+        Args:
+            indices: its indices.
+            exponent: the exponent e, packed into an integer.
+        """
         live = self.drop_fixed(indices)
         kernel = Kernel(tuple(self.indices[x] for x in live), tuple(range(len(live))), ())
         s = Signal(live, {self.intern(kernel): exponent}, origin=Provenance("constant"), depends_on=0)
         return s.replace(constant_along=frozenset(live))
 
     def make_bounded(self, indices: str, size: int = 0) -> Signal:
-        """Creates a signal of which only a packed upper bound ``size`` on its root-mean-square is known."""
+        """Creates an unknown signal of which only an upper bound on its root-mean-square is known.
+
+        Args:
+            indices: its indices.
+            size: the upper bound, as a packed exponent.
+        """
         return Signal(self.drop_fixed(indices), {}, size, origin=Provenance("constant"))
 
     def make_fixed_numbers(self, name: str, indices: str) -> Signal:
-        """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, different along each
-        index."""
+        """Creates a deterministic signal whose entries are arbitrary fixed numbers of size 1, such as the data. Along
+        each index they differ."""
         live = self.drop_fixed(indices)
         if not live:
             return self.constant(live)
@@ -76,24 +86,27 @@ class Algebra(SignalSizes):
         Monomials that are constant along the index cancel exactly, all others keep their size.
 
         Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. Of a square the fluctuation is left. The square of a sign has none, so if leaves may be signs, a square is
-        only an upper bound.
+        1. A square loses its mean and keeps its fluctuation. The square of a sign has no fluctuation, so if leaves may
+        be signs, a square is kept as an upper bound only.
 
         Args:
             s: the signal.
             index: the index.
-            ignoring: name of a tensor that counts as constant along the index (a selection, inside its own support).
+            ignoring: name of a tensor that counts as constant along the index, such as the 0/1 mask of a selection when
+                the mean is over the selected entries; "" for none.
 
         Raises:
-            ValueError: the signal does not have the index, or means along its axis are not declared.
+            ValueError: the signal does not have the index, or the algebra was created without the axis in
+                ``centred_axes``.
         """
         if index not in s.indices:
             raise ValueError(
-                f"cannot subtract a mean over {index!r}: the signal has the indices {s.indices!r}; track it"
+                f"cannot subtract a mean over {index!r}: the signal has only the indices {s.indices!r}; give {index!r} "
+                "in `tracked`"
             )
         if parent_axis(self.indices[index]) not in self.centred_axes:
             raise ValueError(
-                f"cannot subtract a mean over {index!r}: declare its axis {self.indices[index]} as centred"
+                f"cannot subtract a mean over {index!r}: give its axis {self.indices[index]} in `centred_axes`"
             )
         if index in s.constant_along:
             return Signal(s.indices, {})
@@ -107,7 +120,8 @@ class Algebra(SignalSizes):
         return s.replace(lower_bound=None).derive("centred", terms=keep, name="", without_centred=rest)
 
     def restrict_index(self, s: Signal, index: str, to: str) -> Signal:
-        """Keeps a subset of the entries along an index, chosen independently of the signal.
+        """Returns a signal at a subset of its entries along an index, if the subset is chosen independently of the
+        signal.
 
         Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
 
@@ -129,7 +143,7 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(constant), without_centred=rest)
 
     def rename_indices(self, s: Signal, old: str, new: str) -> Signal:
-        """Renames the indices of a signal from ``old`` to ``new``, position by position.
+        """Renames the indices of a signal: the k-th index of ``old`` becomes the k-th of ``new``.
 
         Raises:
             ValueError: the indices do not correspond one to one, or belong to different axes.
@@ -143,7 +157,7 @@ class Algebra(SignalSizes):
             if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
                 raise ValueError(f"cannot rename the index {x!r} to {y!r}: their axes differ, or {x!r} has none")
         if set(s.indices) - set(old):
-            raise ValueError(f"cannot rename only the indices {old!r} of a signal with the indices {s.indices!r}")
+            raise ValueError(f"cannot rename only the indices {old!r}: the signal has the indices {s.indices!r}")
         leaf_indices = None if s.leaf_indices is None else "".join(to[x] for x in s.leaf_indices)
         rest = {to[x]: Algebra.rename_indices(self, part, old, new) for x, part in s.without_centred.items()}
         indices = "".join(to[x] for x in s.indices)
@@ -151,7 +165,7 @@ class Algebra(SignalSizes):
         return s.replace(constant_along=frozenset(to[x] for x in s.constant_along))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        """Adds signals. For a monomial that several have, the largest coefficient is kept.
+        """Adds signals. If several have the same monomial, the sum has it with the largest of the coefficients.
 
         Raises:
             ValueError: the signals have different indices.
@@ -178,7 +192,8 @@ class Algebra(SignalSizes):
         return self.prune(self.inherit_attributes(whole))
 
     def keep_largest(self, s: Signal, count: int) -> Signal:
-        """Keeps the ``count`` largest monomials of a signal, and adds the size of the others to ``tail_bound``."""
+        """Keeps the ``count`` largest monomials of a signal. The others are dropped, and their size is added to
+        ``tail_bound``."""
         kept, rest = self.rank_kernels(s)[:count], self.rank_kernels(s)[count:]
         if not rest:
             return s
@@ -188,7 +203,7 @@ class Algebra(SignalSizes):
         return s.replace(terms=terms, tail_bound=tail_bound, doubt_bound=larger_size(s.doubt_bound, doubt))
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Returns the signal without the information which of its terms sum to zero. Its size is the same."""
+        """Returns a signal without the information about which of its terms sum to zero. Its size stays the same."""
         return s.replace(without_centred={}) if s.without_centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
@@ -196,15 +211,15 @@ class Algebra(SignalSizes):
 
         Example: ``contract(W, x, "a")`` of ``W[a,b]`` and ``x[b]`` is the matrix product.
 
-        Pairs of monomials are multiplied from the largest possible product down. The rest is only bounded
-        (``bound_product``) once it falls ``Budget.gap`` below the largest term, or, if this takes too much work, once
-        it cannot exceed that term.
+        Pairs of monomials are multiplied in the order of their largest possible product. Pairs whose product is
+        ``Budget.gap`` below the largest term are not multiplied, but only bounded (``bound_product``). If this takes
+        too much work, all pairs that cannot exceed the largest term are only bounded.
 
         Args:
             a: the left factor.
             b: the right factor.
             out: indices of the result.
-            tag: what the product is in training (``Provenance.tag``).
+            tag: label of the product for explanations (``Provenance.tag``).
 
         Raises:
             ValueError: ``out`` has an index that neither signal has.
@@ -239,17 +254,17 @@ class Algebra(SignalSizes):
         return product
 
     def _contract_centred(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
-        """Multiplies two signals with a common summed index over which some terms of the first sum to zero.
+        """Multiplies two signals with a common summed index over which some terms of the first signal sum to zero.
 
-        These terms are multiplied only by the part of the second factor that varies along the index, all others by the
-        whole.
+        These terms are multiplied only by the part of the second signal that varies along the index, all others by the
+        whole second signal.
 
         Args:
-            a: the factor with such terms.
-            b: the other factor.
+            a: the signal with such terms.
+            b: the other signal.
             x: the summed index.
             out: indices of the result.
-            tag: what the product is in training.
+            tag: label of the product for explanations.
         """
         factors = (a, self.subtract_mean(b, x))
         left, right = (
@@ -306,10 +321,11 @@ def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-    """Returns a sort key for a pair of factors: that with the smallest key is multiplied first.
+    """Returns a sort key for a pair of factors. The pair with the smallest key is multiplied first.
 
     Returns:
-        A rank, 0 to 5 (the comment in the code explains them), and the exponent of the result's number of entries.
+        A rank, 0 to 5 (the comment in the code explains them), and the exponent of the number of entries in the
+            product.
     """
     a, b = (pool[k] for k in pair)
     shared, kept = set(a.indices) & set(b.indices), _remaining_indices(pool, *pair, out)
@@ -326,7 +342,7 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
 
 
 def _has_square(kernel: Kernel, at: int) -> bool:
-    """Tests whether a monomial has some leaf twice that varies along the open index at position ``at``."""
+    """Tests whether a monomial contains the same leaf twice, with the open index at position ``at``."""
     leaves = kernel.leaves_along(at)
     return len(set(leaves)) < len(leaves)
 
@@ -334,7 +350,8 @@ def _has_square(kernel: Kernel, at: int) -> bool:
 def _varies_along(kernel: Kernel, at: int, ignoring: str) -> bool:
     """Tests whether a monomial varies along the open index at position ``at``.
 
-    It does if it has another leaf than those of the tensor ``ignoring`` with this index, or a Kronecker delta.
+    It does if a leaf has this index, other than those of the tensor ``ignoring``, or if the index is part of a
+    Kronecker delta.
     """
     c = kernel.open_classes[at]
     return kernel.open_classes.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

@@ -23,11 +23,13 @@ MAX_CACHED = 2**17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """A component with canonically numbered classes. Equal components are one object.
+    """A component (leaves that share summed index classes) with canonically numbered classes. Equal components are one
+    object.
 
     Attributes:
-        open_count: number of open classes, 0 to open_count - 1; classes of its own are numbered after them.
-        axes: axis of each class of its own.
+        open_count: number of open classes, which are numbered 0 to open_count - 1. The summed ones are numbered after
+            them.
+        axes: axis of each summed class.
         leaves: sorted leaves.
     """
 
@@ -37,7 +39,7 @@ class Component:
 
     @property
     def sort_key(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """The pair (axes, leaves), by which a network sorts its components."""
+        """The pair (axes, leaves), by which the components of a network are sorted."""
         return self.axes, self.leaves
 
 
@@ -48,7 +50,7 @@ Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
 def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
     """Relabels the classes of a network so that isomorphic networks become equal.
 
-    Components are numbered separately and sorted. Few distinct ones occur, so results are cached.
+    Components are numbered separately and then sorted. As few different ones occur, their numberings are cached.
 
     Args:
         axes: axis of each class.
@@ -64,8 +66,8 @@ def canonicalise(axes: Sequence[str], opens: Sequence[int], leaves: Sequence[Lea
 
 
 def number_open(opens: Sequence[int]) -> dict[int, int]:
-    """Returns new numbers 0, 1, ... for the open classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0, 2:
-    1}``."""
+    """Returns new numbers 0, 1, ... for the open index classes, in the order of the open indices: ``[5, 2, 5] -> {5: 0,
+    2: 1}``."""
     number: dict[int, int] = {}
     for c in opens:
         if c not in number:
@@ -74,7 +76,7 @@ def number_open(opens: Sequence[int]) -> dict[int, int]:
 
 
 def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
-    """Groups leaves into components, that is, by the summed classes that they share.
+    """Groups leaves into components: leaves that share a summed index class are in the same one.
 
     Args:
         leaves: the leaves.
@@ -122,11 +124,11 @@ def canonicalise_component(axes: Sequence[str], leaves: Sequence[Leaf], number: 
 def renumber_component(
     axes: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
-    """Numbers the classes of one component in order of appearance, after the open ones. The result serves as a cache
-    key.
+    """Numbers the index classes of one component in order of appearance, after the open ones. The result is used as a
+    cache key.
 
     Returns:
-        Number of open classes, axis of each class of its own, leaves.
+        Number of open classes, axis of each summed class, leaves.
     """
     inner, open_count = number.copy(), len(number)
     inner_axes, renumbered = [], []
@@ -167,8 +169,8 @@ def label_component(
 ) -> tuple[Component, tuple[int, ...]]:
     """Numbers the classes of a component canonically. Classes below ``open_count`` are open and keep their numbers.
 
-    Colour refinement, then the smallest numbering over all ways to distinguish the classes of the first cell that
-    refinement cannot split.
+    Method: colour refinement, which splits the classes into cells by the leaves that touch them. If a cell of several
+    classes cannot be split, each of its classes is tried as the first one, and the smallest numbering is used.
 
     Returns:
         The canonical component, and its classes in canonical order.
@@ -187,7 +189,7 @@ def label_component(
 
 @lru_cache(MAX_CACHED)
 def _intern_component(open_count: int, axes: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
-    """Returns a canonical component; the same object for equal arguments."""
+    """Returns the component with these attributes. Equal arguments return the same object."""
     return Component(open_count, axes, leaves)
 
 
@@ -197,13 +199,13 @@ def _find_order(
     """Finds the order of classes whose numbering makes the sorted leaves smallest.
 
     Args:
-        colour: initial colour of each class. Those of ``rest`` are above those of the open classes.
+        colour: initial colour of each class. Those of ``rest`` are larger than those of the open classes.
         leaves: the leaves.
         open_count: number of classes whose order is known.
         rest: the other classes.
 
     Returns:
-        The order, and the sorted leaves with classes numbered by it.
+        The order, and the sorted leaves with each class replaced by its position in this order.
     """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
     colour = {**colour, **_colour_cells(cells, open_count)}
@@ -238,11 +240,11 @@ def _find_order(
 
 
 def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
-    """Returns the colour of each class, which is the position of its cell: ``[[4, 7], [5]] -> {4: 2, 7: 2, 5: 4}`` from
-    2 on.
+    """Returns the colour of each class, which is the position of its cell. For ``first`` = 2: ``[[4, 7], [5]] -> {4: 2,
+    7: 2, 5: 4}``.
 
     Args:
-        cells: ordered cells of classes that are not distinguished so far.
+        cells: ordered cells; the classes of a cell are not distinguished so far.
         first: colour of the first cell.
     """
     colour = {}
@@ -254,7 +256,8 @@ def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
 
 
 def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Splits each cell by the leaves that touch its classes, and by the colours of these leaves' classes."""
+    """Splits each cell of classes into those that are touched by the same leaves, at the same positions and together
+    with classes of the same colours."""
     touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
     touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
     for name, classes in leaves:
@@ -276,6 +279,7 @@ def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Seq
 
 
 def _apply_order(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Returns an order of classes unchanged, and the sorted leaves with classes numbered by it."""
+    """Returns the given order of classes, and the sorted leaves with each class replaced by its position in this
+    order."""
     number = {c: k for k, c in enumerate(order)}
     return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

@@ -12,20 +12,20 @@ from .signals import Provenance, Signal, larger_size
 from .sizes import SignalSizes
 
 PRODUCT_WORK = 16
-"""Work of a product besides its matching searches, in search nodes."""
+"""Work that every product counts in addition to the nodes of its matching searches."""
 
 
 def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
-    """Multiplies two signals, as ``Algebra.contract`` describes.
+    """Multiplies two signals in the way that ``Algebra.contract`` describes.
 
     Args:
         algebra: the algebra.
         a: the left factor.
         b: the right factor.
         out: indices of the result; all others are summed.
-        tag: what the product is in training (``Provenance.tag``).
-        gap: packed size; products of monomials this far below the largest term are only bounded. If negative, only
-            those that cannot exceed the largest term are.
+        tag: label of the product for explanations (``Provenance.tag``).
+        gap: packed exponent; products of monomials this far below the largest term are only bounded. If negative, all
+            that cannot exceed the largest term are only bounded.
 
     Returns:
         The product, pruned to the budget.
@@ -98,7 +98,7 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
 
 
 def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
-    """Finds two monomials of the factors of a product whose product contains a given monomial.
+    """Finds two monomials, one of each factor of a product, whose product contains a given monomial.
 
     Args:
         algebra: the algebra.
@@ -107,8 +107,7 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
 
     Returns:
         The ids of the two monomials, and a function ``matching(left, right)``: given the two monomials with any
-        numbering
-        of their index classes, it returns the matching that yields the given one.
+            numbering of their index classes, it returns the matching that yields the given one.
 
     Raises:
         LookupError: no two monomials within the budget yield it.
@@ -144,7 +143,7 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
 
 
 def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
-    """Returns the packed exponent of an upper bound on rms(product) / (rms(a) rms(b)).
+    """Returns an upper bound on rms(product) / (rms(a) rms(b)), as a packed exponent.
 
     Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), for each entry of the
     indices that both factors have and the result keeps. A signal is exchangeable along every axis, and moments of
@@ -162,7 +161,7 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 
 def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
-    """Returns the bound of ``bound_product`` where nothing but the sizes of both factors is known."""
+    """Returns the bound of ``bound_product`` that uses nothing but the sizes of both factors (Cauchy-Schwarz)."""
     sums = sum(2 * algebra.half_weights[algebra.indices[x]] for x in {*a.indices, *b.indices} if x not in out)
     shared: dict[str, list[int]] = {}
     for x in a.indices:
@@ -172,11 +171,13 @@ def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 
 def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
-    """Returns by how much the bound on a product of one monomial of a signal with another signal decreases.
+    """Returns how much smaller than ``bound_sum`` the bound is if the k-th monomial of a signal is multiplied by
+    another signal, as a packed exponent.
 
     Law: given the tensors that the other signal depends on, entries of a monomial that differ in an index of a leaf of
     any further tensor are uncorrelated (Wick monomials are normal ordered). So a sum over such an index is a sum of
-    uncorrelated terms, whatever the other factor is, and costs half. Indices that are always equal count once.
+    uncorrelated terms, whatever the other factor is, and its bound is smaller by half the dimension. Indices that are
+    always equal count once.
     """
     if other.depends_on is None:
         return 0
@@ -188,14 +189,15 @@ def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str
 
 
 def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: int) -> int | None:
-    """Returns a bound on the product of the dropped part of a signal with another signal, relative to that part.
+    """Returns an upper bound on rms(D b) / rms(D) for the dropped part D of a signal, as a packed exponent; None if
+    ``b`` is exactly zero.
 
     Args:
         algebra: the algebra.
-        a: the signal of which a part was dropped.
+        a: the signal of which the part D was dropped.
         b: the other signal.
         out: the indices of the result.
-        extra: upper bound on rms(AB) / (rms(A) rms(B)) for all of the product.
+        extra: upper bound on rms(AB) / (rms(A) rms(B)) for the whole product.
     """
     coherent, rest = bound_sum(algebra, a, b, out), larger_size(b.tail_bound, b.lower_bound)
     largest = None if rest is None else rest + extra
@@ -206,7 +208,8 @@ def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: 
 
 
 def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
-    """Returns a packed bound on rms(a b) / (std(a) rms(b)) for an initial tensor ``a``; None if ``a`` is none.
+    """Returns an upper bound on rms(a b) / (std(a) rms(b)) from the operator norm of ``a``, as a packed exponent; None
+    if ``a`` is not an initial tensor.
 
     Law: a Gaussian matrix with R rows, C columns and std sigma has operator norm sigma max(R, C)^(1/2), whatever it
     acts on.

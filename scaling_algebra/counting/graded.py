@@ -1,4 +1,4 @@
-"""Signals at every parameter point at once, split by how often each unknown occurs as a factor (the grade).
+"""Signals at every parameter point at once, split into parts by how often each unknown exponent occurs (the *grade*).
 
 For unknowns b and c, ``n^-b W x + n^-(b + c) V x`` has a part of grade {b: 1} and one of grade {b: 1, c: 1}. All
 monomials of one grade change alike when the parameters change. So pruning among them is as certain as at one point, and
@@ -21,7 +21,7 @@ from .signals import Scalar, Signal
 _FIELD = 12
 """Bits of one count in a grade; counts are far below 2**11."""
 _INNER = 1 << 400
-"""A packed size and its grade are one integer, ``grade * _INNER + size`` with |size| far below _INNER / 2."""
+"""A packed exponent and its grade are one integer, ``grade * _INNER + size`` with |size| far below _INNER / 2."""
 _GAP = Fraction(1, 2)
 
 
@@ -29,8 +29,8 @@ _GAP = Fraction(1, 2)
 class Bounds:
     """Bounds on the size of a quantity that are valid at every parameter point.
 
-    Law: max of ``lower`` <= size <= max of ``upper``. Formulas in both are exact. If ``upper`` is empty, the quantity
-    is exactly zero.
+    Law: max of ``lower`` <= size <= max of ``upper``. A formula that is in both is exact. If ``upper`` is empty, the
+    quantity is exactly zero.
 
     Attributes:
         lower: formulas, each of which is a lower bound.
@@ -42,14 +42,15 @@ class Bounds:
 
 
 GradeSizes = dict[int, tuple[int | None, int]]
-"""For each grade the packed size of its monomials (None if it has none) and an upper bound on it."""
+"""For each grade the size of its monomials (None if it has none) and an upper bound on it, as packed exponents."""
 
 
 class GradedSignal(Signal):
-    """A signal split by grade. ``terms`` and ``tail_bound`` of the base class are unused.
+    """A signal as a sum of parts, one for each grade (how often each unknown exponent occurs). ``terms`` and
+    ``tail_bound`` of the base class are unused.
 
     Attributes:
-        by_grade: the part of each grade, a signal whose packed sizes do not contain the unknowns.
+        by_grade: maps each grade to its part: a signal whose packed exponents do not contain the unknowns.
     """
 
     __slots__ = ("by_grade",)
@@ -74,7 +75,7 @@ class FormAlgebra(Algebra):
     Args:
         ray: rate of each axis.
         indices: axis of each index.
-        names: names of the unknowns; a factor n^-x of an unknown x counts once.
+        names: names of the unknowns; the grade counts the factors n^-x of each unknown x.
         tracked: as for ``KernelStore``.
         max_grades: maximum number of grades of a product; None for no limit.
         centred_axes: as for ``KernelStore``.
@@ -107,7 +108,8 @@ class FormAlgebra(Algebra):
         return GradedSignal(s.indices, {grade: s})
 
     def bound_by_unknown(self, indices: str, unknown: str) -> Signal:
-        """Returns a signal of which only an upper bound is known: the size n^-unknown."""
+        """Returns an unknown signal of which only an upper bound is known: its size is at most n^-x for the given
+        unknown x."""
         grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
         live = self.drop_fixed(indices)
         return GradedSignal(live, {grade: Signal(live, {}, tail_bound=inner)})
@@ -127,8 +129,10 @@ class FormAlgebra(Algebra):
         return GradedSignal(s.indices, parts)
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Keeps of the terms that remain when others sum to zero only a bound on their size (all grades must stay
-        known)."""
+        """Returns a signal in which only a bound is kept on those terms that remain when others sum to zero.
+
+        The base class forgets these terms altogether, but here all grades must stay known.
+        """
         parts = dict[int, Signal]()
         for g, x in _get_grades(s).items():
             bound = Signal(x.indices, {}, Algebra.upper_bound(self, x))
@@ -143,7 +147,7 @@ class FormAlgebra(Algebra):
         """Multiplies a signal by deterministic factors.
 
         Raises:
-            Exhausted: only an upper bound on a factor is known, which formulas cannot express.
+            Exhausted: the size of a factor is not certified, but only bounded, which formulas cannot express.
         """
         if not all(x.certain for x in scalars):
             raise Exhausted
@@ -179,12 +183,13 @@ class FormAlgebra(Algebra):
         return GradedSignal(out, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def bound_grades(self, s: Signal) -> GradeSizes:
-        """Returns packed bounds on the root-mean-square of the part of each grade; exactly zero parts have no entry."""
+        """Returns, for each grade of a signal, the size of its part (None if unknown) and an upper bound on it, as
+        packed exponents. Parts that are exactly zero have no entry."""
         sizes = {g: (self.rms(x), self.upper_bound(x)) for g, x in _get_grades(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bound_size(self, s: Signal) -> Bounds:
-        """Returns formulas that bound the root-mean-square of a signal at every parameter point."""
+        """Returns formulas that bound the size of a signal from below and from above at every parameter point."""
         sizes = self.bound_grades(s).items()
         return Bounds(
             tuple(self.to_form(g, low) for g, (low, _) in sizes if low is not None),
@@ -192,7 +197,12 @@ class FormAlgebra(Algebra):
         )
 
     def to_form(self, grade: int, packed: int) -> Form:
-        """Returns the formula of a packed size in a grade."""
+        """Returns the formula of a size.
+
+        Args:
+            grade: how often each unknown occurs in the size, stored as one integer.
+            packed: the other factors of the size, as a packed exponent.
+        """
         counts = []
         for name in self.unknown_names:
             low = grade & (1 << _FIELD) - 1
@@ -206,7 +216,7 @@ class FormAlgebra(Algebra):
 
 
 def split_grade(packed: int) -> tuple[int, int]:
-    """Splits an integer ``grade * _INNER + size`` into grade and packed size."""
+    """Splits an integer ``grade * _INNER + size`` into the grade and the packed exponent."""
     inner = (packed + _INNER // 2) % _INNER - _INNER // 2
     return (packed - inner) // _INNER, inner
 

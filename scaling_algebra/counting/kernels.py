@@ -67,14 +67,14 @@ class Kernel(NamedTuple):
     leaves: tuple[Leaf, ...]
 
     def summed_axes(self) -> tuple[str, ...]:
-        """Returns the axis of each summed class. Each of these adds weight 1/2 (central limit theorem), since a leaf
-        touches it."""
+        """Returns the axis of each summed index class. Each adds weight 1/2 to the size (central limit theorem), since
+        a leaf touches it."""
         opened = set(self.open_classes)
         return tuple(axis for c, axis in enumerate(self.class_axes) if c not in opened)
 
     def repeated_axes(self) -> tuple[str, ...]:
-        """Returns the axis of each open index whose class repeats an earlier one (a Kronecker delta). Each has
-        weight -1/2."""
+        """Returns the axis of each open index whose index class repeats that of an earlier one (a Kronecker delta).
+        Each adds weight -1/2 to the size."""
         return tuple(self.class_axes[c] for k, c in enumerate(self.open_classes) if c in self.open_classes[:k])
 
     def leaves_along(self, at: int) -> tuple[Leaf, ...]:
@@ -86,7 +86,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How the open indices of two factors are connected in a product. Each index has an integer label.
+    """Describes how the open indices of two factors are connected in a product. Each index has an integer label.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
     is a matrix times a vector.
@@ -138,10 +138,10 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """One matching of the leaves in a product of two monomials.
+    """One way to pair the leaves of two monomials in their product.
 
     Attributes:
-        roots: for each class, the class that it was merged into.
+        roots: for each index class, the class that it was merged into.
         leaves: unmatched leaves with their classes.
         pairs: matched leaves (left, right) with their classes.
     """
@@ -155,7 +155,7 @@ class KernelProduct(NamedTuple):
     """The monomials in a product of two monomials.
 
     Attributes:
-        terms: distinct pairs (monomial, axes of the sums that became coherent), in the order of the search.
+        terms: distinct pairs (monomial, axes of the indices summed coherently), in the order of the search.
         omitted_bound: largest exponent that a matching omitted because of ``slack`` could reach, relative to the
             Cauchy-Schwarz bound; None if nothing was omitted.
         nodes: number of search nodes.
@@ -211,7 +211,7 @@ def find_matching(
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
-    """Finds a matching in ``a * b`` that yields a wanted monomial.
+    """Finds a matching of the leaves of two monomials that yields a wanted monomial of their product.
 
     Classes of ``b`` are numbered after those of ``a``.
 
@@ -221,7 +221,7 @@ def find_matching(
         contraction: how their open indices are connected.
         half_weights: half the exponent of each axis's dimension, in integer units.
         slack: how far below the Cauchy-Schwarz bound the search goes.
-        wanted: tests a monomial and its coherent axes.
+        wanted: tests a monomial and the axes of the indices summed coherently.
 
     Raises:
         LookupError: no matching within ``slack`` yields such a monomial.
@@ -299,8 +299,8 @@ class _ProductSetup:
         self.start = PartialMatching(roots, weight, max_weight, bound, touching, undecided, 0, kinds, ())
 
     def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, roots: list[int], centred: set[int]) -> None:
-        """Sorts the leaves of both monomials into indicators, identical pairs, leaves with a partner, and leaves
-        without one."""
+        """Sorts the leaves of both monomials into indicators, pairs that are always matched, leaves that may be
+        matched, and leaves whose name the other monomial lacks."""
         count = len(a.leaves)
         leaves = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
         self.indicators = [leaf for leaf in leaves if leaf[0].startswith(INDICATOR)]
@@ -343,8 +343,8 @@ class _ProductSetup:
         return self.without_partner + [leaf for k, leaf in enumerate(self.leaves) if m.unmatched >> k & 1]
 
     def canonicalise_matching(self, m: PartialMatching) -> tuple[Kernel, tuple[str, ...]]:
-        """Returns the monomial that a matching yields, and the axes of the classes that no leaf touches (summed with
-        weight 1)."""
+        """Returns the monomial that results from a matching, and the axes of the index classes that no leaf touches any
+        more. These are summed coherently (weight 1)."""
         roots, axes, all_leaves, touching = m.roots, self.class_axes, self.all_leaves, m.touching
         unmatched = m.unmatched | (1 << len(all_leaves)) - (1 << len(self.leaves))
         if self.indicators:
@@ -395,8 +395,9 @@ class _ProductSetup:
 def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
     """Returns the indicators and constants that a monomial keeps after the product.
 
-    Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
-    sum over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
+    Equal indicators count once. An indicator is dropped if one of its classes is summed coherently. Constants keep
+    their powers, and summing a constant over some of its indices gives another constant along the rest: ``sum_a
+    C[b,a]`` depends on ``b``.
 
     Args:
         indicators: indicators and constants.
@@ -419,7 +420,7 @@ def keep_indicators(indicators: Sequence[Leaf], live: set[int]) -> list[Leaf]:
 
 @lru_cache(MAX_CACHED)
 def _intern_kernel(axes: tuple[str, ...], open_classes: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
-    """Returns the monomial with these components; the same object for equal arguments."""
+    """Returns the monomial with these components. Equal arguments return the same object."""
     return Kernel(*join_components(axes, open_classes, parts))
 
 
@@ -446,6 +447,5 @@ def find_exchangeable(kernel: Kernel) -> Exchanges:
 
 
 def parent_axis(axis: str) -> str:
-    """Returns the axis of which an axis is a part: M (all experts) for K (active experts), otherwise the axis
-    itself."""
+    """Returns the axis that contains an axis: M (all experts) for K (active experts), otherwise the axis itself."""
     return "M" if axis == "K" else axis

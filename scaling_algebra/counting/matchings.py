@@ -13,10 +13,11 @@ from .canonical import Leaf
 
 
 class Exhausted(Exception):
-    """A computation exceeded its work limit, so the answer is undecided.
+    """Raised when a computation exceeds its work limit, so that the answer is undecided.
 
     Attributes:
-        needed: the result that failed last on the way out, all results that it needed, and their work.
+        needed: what failed, as (key of the outermost result that could not be computed, keys of all results that it
+            needed, their work).
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Which leaves are interchangeable: leaves at the same place of components of one kind.
+    """Describes which leaves are interchangeable: those at the same position of isomorphic components.
 
     Attributes:
         components: component of each leaf.
@@ -158,10 +159,11 @@ class MatchingSearch:
         self.matchings.reverse()  # matchings with a leaf matched come before those without
 
     def _exclude_pairs(self, start: PartialMatching) -> bool:
-        """Excludes pairs that would fall below the floor, and decides the leaves that then have no partner.
+        """Excludes pairs of leaves whose matching would make the size too small (below the floor), and leaves those
+        without any other partner unmatched.
 
         Returns:
-            Whether the result can still reach the floor.
+            Whether a matching that extends the result can still reach the floor.
         """
         while True:
             alone = 0
@@ -197,7 +199,7 @@ class MatchingSearch:
                     stack.append(after)
 
     def _pair_may_fit(self, partial: PartialMatching, x: int, y: int) -> bool:
-        """Tests cheaply whether matching leaves ``x`` and ``y`` may reach the floor.
+        """Tests quickly whether matching leaves ``x`` and ``y`` may give a size that reaches the floor.
 
         It cannot if merging a single pair of their classes loses too much. Always True if a matching below the floor
         may be larger than all that were excluded so far, so that ``omitted_bound`` is correct.
@@ -284,9 +286,10 @@ class MatchingSearch:
         return after if not alone or self._leave_unmatched(after, alone) else None
 
     def _find_copies(self, partial: PartialMatching, x: int) -> int:
-        """Returns a leaf and those that it is interchangeable with, as a bit mask.
+        """Returns a leaf and all undecided leaves that it is interchangeable with, as a bit mask.
 
-        If the leaf is decided to stay unmatched, all of these may be.
+        If the leaf is to stay unmatched, all of these may stay unmatched, too, since exchanging them gives the same
+        monomials.
         """
         exchanges = self.exchanges
         if exchanges is None or partial.kinds[exchanges.components[x]] < 0:
@@ -298,7 +301,11 @@ class MatchingSearch:
         return copies
 
     def _leave_unmatched(self, partial: PartialMatching, leaves: int) -> bool:
-        """Decides that leaves (a bit mask) stay unmatched, and with them those that have no other partner, in place.
+        """Decides, in place, that some leaves stay unmatched, and with them those that have no other partner.
+
+        Args:
+            partial: the partial matching to change.
+            leaves: the leaves, as a bit mask.
 
         Returns:
             Whether the result can still reach the floor.
@@ -325,7 +332,8 @@ class MatchingSearch:
         return self._reaches_floor(partial.upper_bound)
 
     def _reaches_floor(self, bound: int) -> bool:
-        """Tests whether a bound is at least the floor. If not, raises ``omitted_bound`` to it."""
+        """Tests whether an upper bound on a size is at least the floor. If it is not, the matching is omitted, and
+        ``omitted_bound`` is raised to the bound."""
         if self.floor is not None and bound < self.floor:
             if self.omitted_bound is None or bound > self.omitted_bound:
                 self.omitted_bound = bound
@@ -333,7 +341,8 @@ class MatchingSearch:
         return True
 
     def _is_dominated(self, partial: PartialMatching) -> bool:
-        """Tests whether a left and a right leaf with the same name and classes are left unmatched."""
+        """Tests whether a matching leaves two leaves with the same name and classes unmatched, a left and a right one,
+        so that another one is at least as large."""
         roots = partial.roots
         centred = {roots[c] for c in self.centred}
         for x in iterate_bits(partial.unmatched & (1 << self.left_count) - 1):
@@ -346,7 +355,7 @@ class MatchingSearch:
 
 
 def merge_weights(weight: int, max_weight: int, other: int, other_max: int) -> tuple[int, int]:
-    """Merges two classes of weights ``weight`` and ``other``.
+    """Returns the weight of the class that results from merging two classes of weights ``weight`` and ``other``.
 
     Returns:
         Weight and maximum weight of the merged class, in halves.

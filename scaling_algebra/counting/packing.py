@@ -29,7 +29,8 @@ _NEGATIVE = 1 << FIELD - 1
 
 
 class Packing:
-    """Packs exponents of n and their formulas into integers, and unpacks them, for one ray and one list of unknowns.
+    """Packs exponents of n, together with the formulas they are the values of, into integers, and unpacks them. It is
+    made for one ray and one list of unknowns.
 
     Attributes:
         ray: rate of each axis.
@@ -55,15 +56,15 @@ class Packing:
 
         Args:
             value: the exponent of n on the ray.
-            axes: power of each axis, a multiple of 1/2.
-            unknowns: count of each unknown.
+            axes: power of each axis in the formula, a multiple of 1/2.
+            unknowns: how often each unknown occurs in the formula.
 
         Raises:
-            UsageError: the exponent is not a multiple of the unit.
+            UsageError: the exponent is not a multiple of the smallest representable one.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
-            raise UsageError(f"exponent {value} is finer than what is counted; {COARSER}")
+            raise UsageError(f"exponent {value} cannot be represented exactly; {COARSER}")
         packed = scaled.numerator << self._shift
         for axis, power in axes.items():
             if axis in self._axis:
@@ -85,12 +86,13 @@ class Packing:
         return self._values[whole]
 
     def units(self, packed: int) -> int:
-        """Returns the exponent of n on the ray as an integer number of units; it is cheaper to compare than the
-        exponent."""
+        """Returns the exponent of n on the ray as an integer multiple of the smallest representable exponent. Integers
+        are cheaper to compare than fractions."""
         return (packed >> self._shift - 1) + 1 >> 1
 
     def form(self, packed: int) -> Form:
-        """Returns the formula that a packed exponent stores: a power of the axes and counts of the unknowns."""
+        """Returns the formula stored in a packed exponent: a product of powers of the axes, and how often each unknown
+        occurs."""
         if packed not in self._forms:
             self._forms[packed] = self._unpack_form(packed)
         return self._forms[packed]

@@ -13,7 +13,7 @@ from .signals import Scalar, Signal, larger_size
 
 
 def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
-    """Marks the monomials that two signals share as upper bounds, because they may cancel in later products.
+    """Marks the monomials that two signals share as upper bounds only, because they may cancel in later products.
 
     Args:
         algebra: the algebra.
@@ -21,7 +21,7 @@ def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
         along: the other signal. If it is ``s`` itself, all monomials are marked, dropped ones included.
 
     Returns:
-        ``s`` with its shared monomials in doubt.
+        ``s``, in which only an upper bound is known of the shared monomials.
     """
     terms = dict[int, int]()
     for k, e in s.terms.items():
@@ -34,7 +34,7 @@ def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
 
 
 def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
-    """Replaces the random part of a signal without growing indices by numbers of which only the size is known.
+    """Replaces the random part of a signal whose indices do not grow by unknown numbers of the same size.
 
     Law: the signal consists of a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c)
     rms(Y) (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each monomial of c Y from above.
@@ -50,7 +50,8 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
 
 
 def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
-    """Bounds from below what is left of ``s`` if each entry loses a random multiple of the same entry of ``other``.
+    """Finds a lower bound on the size of ``s`` after each of its entries loses a random multiple of the same entry of
+    ``other``.
 
     Returns:
         ``s`` with ``lower_bound`` set to the size of its monomials that cannot belong to such a multiple.
@@ -61,9 +62,10 @@ def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
 
 
 def select_multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
-    """Keeps the monomials of ``s`` that may belong to a random multiple of ``of``.
+    """Returns the part of ``s`` that may be a random multiple of ``of``.
 
-    These contain all leaves of some monomial of ``of``: ``A B x`` may be a multiple of ``B x``, ``A x`` may not.
+    Its monomials contain all leaves of some monomial of ``of``: ``A B x`` may be a multiple of ``B x``, ``A x`` may
+    not.
     """
     names = [Counter(name for name, _ in algebra.kernels[k].leaves) for k in of.terms]
 
@@ -75,7 +77,7 @@ def select_multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
 
 
 def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
-    """Adds the multiple of ``by`` to ``s`` that removes the leading monomial of ``by`` from ``s``.
+    """Subtracts a multiple of ``by`` from ``s`` such that the leading monomial of ``by`` disappears from ``s``.
 
     Example: ``s = h + u`` and ``by = h + v`` with ``h`` leading give ``u - v``.
 
@@ -106,7 +108,8 @@ def may_outgrow(algebra: Algebra, s: Signal, by: Signal) -> bool:
 
 
 def _find_pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
-    """Returns a leading monomial of ``by``, with the fewest learning rates, that ``s`` contains; None for none."""
+    """Returns a leading monomial of ``by`` that ``s`` contains, the one with the fewest learning rates; None if there
+    is none."""
     leading = algebra.find_leading(by)
     order = min((algebra.count_rates(by.terms[k]) for k in leading), default=0)
     return next((k for k in leading if k in s.terms and algebra.count_rates(by.terms[k]) == order), None)

@@ -1,6 +1,7 @@
-"""Signals: random tensors as linear combinations of Wick monomials, with packed exponents as coefficients.
+"""Signals: random tensors as linear combinations of Wick monomials.
 
-The coefficient of a monomial is stored only as an exponent of n (``packing.py``), on one ray.
+The coefficient of a monomial is stored only as an exponent of n on one ray, together with its formula, packed into one
+integer (``packing.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class Scalar(NamedTuple):
 
     Attributes:
         label: name of the factor in explanations.
-        size: packed exponent of the factor.
+        size: exponent of n of the factor, packed into an integer.
         certain: whether that exponent is certified; if False, it is only an upper bound.
     """
 
@@ -26,10 +27,10 @@ class Scalar(NamedTuple):
 
 
 class EntrySize(NamedTuple):
-    """The size of the entries of a signal that is not formed explicitly, such as the outer product of two signals.
+    """The size of the entries of a tensor that is not formed explicitly, such as the outer product of two signals.
 
     Attributes:
-        packed: packed exponent of the root-mean-square; None if the entries are exactly zero.
+        packed: exponent of n of the root-mean-square, packed into an integer; None if the entries are exactly zero.
         certain: whether that exponent is certified.
     """
 
@@ -43,14 +44,14 @@ Rule: TypeAlias = Literal[
 
 
 class Provenance:
-    """The operation that computed a signal. Explanations read it (``monomials.py``); no size depends on it.
+    """The operation that computed a signal. It is used for explanations (``monomials.py``); no size depends on it.
 
     Attributes:
         rule: the operation, such as ``product``.
         operands: the signals that it was applied to.
         scalars: the deterministic factors, if the rule is ``scaled``.
-        tag: for a product, what it is in training, such as ``forward ROLE`` for the inner product of a rank-one update
-            of the parameter ROLE with its input.
+        tag: for a product, its meaning in training, such as ``forward ROLE`` for the inner product of a rank-one update
+            of the parameter ROLE with its input; otherwise "".
     """
 
     __slots__ = ("operands", "rule", "scalars", "tag")
@@ -63,20 +64,20 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits on the precision and the work of a computation. An analysis raises them until it has a certificate.
+    """Limits on the precision and the work of a computation. They are raised until the answer is certified.
 
     Attributes:
-        gap: a monomial is dropped if its size is this far below the largest one; in powers of the axis that grows
+        gap: a monomial is dropped if its size is this far below the largest one, in powers of the axis that grows
             fastest.
         max_kernels: maximum number of monomials of a signal. The largest ones are kept, and of equally large ones those
             with the fewest leaves.
         max_leaves: maximum number of leaves of a monomial.
         max_nodes: maximum number of search nodes for one product of two signals.
-        max_total_nodes: maximum number of search nodes for one question.
-        keeps_all: drop nothing, and raise ``Exhausted`` for a product that exceeds ``max_nodes``.
-        max_doubts: maximum number of monomials of a signal that are in doubt.
-        bounds_inner_products: replace an inner product that a norm removes before training by a bound on its size
-            (``projections.replace_by_bound``).
+        max_total_nodes: maximum number of search nodes for one query, that is, for the size of one quantity.
+        keeps_all: True to drop nothing, and to raise ``Exhausted`` for a product that exceeds ``max_nodes``.
+        max_doubts: maximum number of monomials of a signal of which only an upper bound is known.
+        bounds_inner_products: True to replace an inner product that a norm removes before training by a bound on its
+            size (``projections.replace_by_bound``).
     """
 
     gap: Fraction
@@ -90,7 +91,7 @@ class Budget:
 
 
 _OUTSIDE_CONTENT = ("without_centred", "origin", "name", "terms")
-"""Attributes of ``Signal`` that ``Signal.content`` treats separately or ignores."""
+"""Attributes of ``Signal`` that ``Signal.content`` handles separately or ignores."""
 
 
 class Signal:
@@ -102,8 +103,8 @@ class Signal:
     Attributes:
         indices: the open indices, such as ``"ik"``; ``KernelStore.indices`` has their axes.
         terms: packed exponent of each monomial's coefficient, by monomial id. It includes the std of the leaves.
-        tail_bound: packed upper bound on the root-mean-square of everything that pruning dropped; None if nothing was
-            dropped.
+        tail_bound: upper bound on the root-mean-square of everything that pruning dropped, as a packed exponent; None
+            if nothing was dropped.
         leaf_indices: indices of the tensor if the signal is a single initial tensor, whose operator norm is known; None
             for any other signal.
         name: name in explanations; empty for intermediate results.
@@ -111,10 +112,10 @@ class Signal:
         constant_along: indices along which the whole signal is constant, dropped terms included.
         without_centred: ``without_centred[x]`` is the signal without the terms that sum to zero over the index x.
             Indices over which no term sums to zero have no entry.
-        lower_bound: packed lower bound on the root-mean-square, if it is known from another argument than the size of
-            the monomials.
+        lower_bound: lower bound on the root-mean-square, as a packed exponent, if one is known from another argument
+            than the size of the monomials; otherwise None.
         certified_divisors: whether every size that the signal was divided by is certified.
-        doubt_bound: packed upper bound on the dropped terms that were in doubt; a part of ``tail_bound``.
+        doubt_bound: the part of ``tail_bound`` due to dropped monomials that were only upper bounds.
         depends_on: the initial tensors that the whole signal is a function of, dropped terms included, as a bit mask
             (``KernelStore.tensor_bit``); None if unknown.
         may_be_nonlinear: whether a monomial may stand for a nonlinear function of its leaves, entry by entry.
@@ -181,11 +182,13 @@ class Signal:
         return copy
 
     def derive(self, rule: Rule, *scalars: Scalar, **changes: Any) -> Signal:
-        """Returns a copy with new attributes whose origin is an operation on this signal; it is no initial tensor."""
+        """Returns a copy with changed attributes, which records this signal and ``rule`` as its origin. It no longer
+        counts as an initial tensor."""
         changes = {"leaf_indices": None, **changes}
         return self.replace(origin=Provenance(rule, (self,), scalars), **changes)
 
 
 def larger_size(a: int | None, b: int | None) -> int | None:
-    """Returns the larger of two packed sizes, where None is the size of zero."""
+    """Returns the larger of two packed exponents. None stands for the size of an exactly zero signal, so it is smaller
+    than any other."""
     return b if a is None else a if b is None or a >= b else b

@@ -18,10 +18,11 @@ class SignalSizes(KernelStore):
     """Computes sizes of signals from their Wick monomials, as packed exponents."""
 
     def rms(self, s: Signal) -> int | None:
-        """Returns the size of a signal: the packed exponent of its root-mean-square over entries and initialisation.
+        """Returns the size of a signal: the exponent of its root-mean-square over entries and initialisation, packed
+        into an integer.
 
-        It is that of the largest monomial which is not in doubt, or ``Signal.lower_bound`` if that is larger; None if
-        there is neither.
+        It is that of the largest monomial that is not merely an upper bound, or ``Signal.lower_bound`` if that is
+        larger; None if there is neither.
 
         Law: a monomial has weight 1/2 per summed class and -1/2 per repeated open class. Source: the half-weight rule,
         tested against the Wick sum in tests/engine/test_half_weight.py.
@@ -33,9 +34,10 @@ class SignalSizes(KernelStore):
         return largest
 
     def upper_bound(self, s: Signal) -> int | None:
-        """Returns a packed upper bound on the root-mean-square of a signal; None if the signal is exactly zero.
+        """Returns an upper bound on the root-mean-square of a signal, as a packed exponent; None if the signal is
+        exactly zero.
 
-        Unlike ``rms``, it takes monomials in doubt and dropped ones into account.
+        Unlike ``rms``, it includes dropped monomials and those of which only an upper bound is known.
         """
         weights, largest = self.weights, larger_size(s.lower_bound, s.tail_bound)
         for k, e in s.terms.items():
@@ -44,14 +46,15 @@ class SignalSizes(KernelStore):
         return largest
 
     def is_certified(self, s: Signal) -> bool:
-        """Tests whether ``rms`` is exact: it is a lower bound, and nothing in doubt or dropped is larger."""
+        """Tests whether ``rms`` is exact: it is a lower bound, and no dropped monomial or mere upper bound is
+        larger."""
         lead, bound = self.rms(s), self.upper_bound(s)
         complete = bound is None or (lead is not None and self.exponent(lead) >= self.exponent(bound))
         return self.is_lower_bound(s) and complete
 
     def is_lower_bound(self, s: Signal) -> bool:
-        """Tests whether ``rms`` is a lower bound: it exceeds everything that may cancel it, and all divisors are
-        certified."""
+        """Tests whether ``rms`` is a lower bound: it exceeds everything that may cancel it, and the sizes of all
+        divisors are certified."""
         lead, doubt = self.rms(s), s.doubt_bound
         for k, e in s.terms.items():
             if self.has_unknown_numbers[k]:
@@ -60,13 +63,14 @@ class SignalSizes(KernelStore):
         return s.certified_divisors and above
 
     def is_led_by_doubt(self, s: Signal) -> bool:
-        """Tests whether a monomial in doubt is larger than ``rms`` and than everything that was dropped."""
+        """Tests whether the largest upper bound on a monomial that may cancel is larger than ``rms`` and than
+        everything that was dropped."""
         lead, bound = self.rms(s), self.upper_bound(s)
         above = s.tail_bound if lead is None else larger_size(s.tail_bound, lead)
         return bound is not None and (above is None or self.exponent(bound) > self.exponent(above))
 
     def reaches_size(self, s: Signal, size: int = 0) -> bool:
-        """Tests whether the size of a signal is at least a packed size.
+        """Tests whether the size of a signal is at least ``size`` (a packed exponent).
 
         Raises:
             Exhausted: neither answer is certified.
@@ -79,10 +83,10 @@ class SignalSizes(KernelStore):
         return False
 
     def varies_independently(self, s: Signal, other: Signal, index: str) -> bool:
-        """Tests whether ``s`` varies along an index with a tensor of its own.
+        """Tests whether ``s`` varies along an index independently of ``other``.
 
-        That is, whether one of its leading monomials has a leaf with this index whose tensor varies along the index in
-        no monomial of ``other``.
+        It does if one of its leading monomials has a leaf with this index of a tensor that does not vary along the
+        index in any monomial of ``other``.
         """
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
@@ -91,7 +95,7 @@ class SignalSizes(KernelStore):
         return bool(names(s, self.find_leading(s)) - names(other, other.terms))
 
     def keeps_all_leading(self, s: Signal) -> bool:
-        """Tests whether the size is certified and every monomial of that size was kept."""
+        """Tests whether the size of a signal is certified and no monomial as large as the signal was dropped."""
         lead = self.rms(s)
         return s.certified_divisors and (
             s.tail_bound is None or (lead is not None and self.exponent(lead) > self.exponent(s.tail_bound))
@@ -101,22 +105,23 @@ class SignalSizes(KernelStore):
         """Returns the distinct exponents of n of a signal's monomials and bounds, largest first.
 
         Returns:
-            Pairs (exponent, exact). ``exact`` is False for monomials in doubt, for ``tail_bound`` and for
-            ``lower_bound``.
+            Pairs (exponent, exact). ``exact`` is False for monomials that are only upper bounds, for ``tail_bound`` and
+                for ``lower_bound``.
         """
         exponents = {(self.exponent(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail_bound, s.lower_bound) if x is not None)
         return tuple(sorted(exponents | {(self.exponent(x), False) for x in bounds}, reverse=True))
 
     def list_forms(self, s: Signal) -> tuple[Form, ...]:
-        """Returns the distinct formulas of the sizes of a signal's monomials, without monomials in doubt."""
+        """Returns the distinct formulas of the sizes of a signal's monomials, except those that are only upper
+        bounds."""
         clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 
     def find_leading(self, s: Signal) -> list[int]:
-        """Returns the ids of the monomials whose exponent is that of the whole signal, simplest formula first.
+        """Returns the ids of the monomials that are as large as the whole signal, simplest formula first.
 
-        Monomials in doubt are returned only if no other monomial has this exponent.
+        Monomials of which only an upper bound is known are returned only if no other monomial is as large.
         """
         lead = self.rms(s)
         if lead is None:
@@ -127,14 +132,15 @@ class SignalSizes(KernelStore):
         return sorted((k for k in size if self.units(size[k]) == self.units(lead)), key=lambda k: -size[k])
 
     def rank_kernels(self, s: Signal) -> list[tuple[int, int, int]]:
-        """Returns triples (size, monomial id, coefficient), largest size first; ties are broken by the monomials
-        alone."""
+        """Returns the monomials of a signal as triples (size, monomial id, coefficient), largest size first. The order
+        of equally large ones depends on the monomials only."""
         ranked = [(e + self.weights[k], k, e) for k, e in s.terms.items()]
         return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
     def inherit_attributes(s: Signal) -> Signal:
-        """Sets the attributes of a new sum or product that follow from its operands, in place.
+        """Sets, in place, those attributes of a new sum or product that follow from its operands, such as the tensors
+        it depends on.
 
         Returns:
             The same signal.
@@ -152,34 +158,31 @@ class SignalSizes(KernelStore):
         return s
 
     def count_rates(self, packed: int) -> int:
-        """Returns the number of learning rates in the formula of a packed exponent, that is, its order in the
-        learning rates."""
+        """Returns the number of learning rates in the formula stored in a packed exponent: the order in the learning
+        rates."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
     def supersedes(self, k: int, e: int, other: int) -> bool:
-        """Tests which of two coefficients of one monomial is kept in a sum.
+        """Tests whether, in a sum, a new coefficient of a monomial replaces the present one.
 
-        The larger one is. If they are equal and the monomial is in doubt, the one with fewer learning rates is kept,
-        because it may cancel more.
+        The larger one is kept. If they are equal and only an upper bound on the monomial is known, the one with fewer
+        learning rates is kept, because it may cancel more.
 
         Args:
             k: id of the monomial.
-            e: packed exponent of the new coefficient.
-            other: packed exponent of the present coefficient.
-
-        Returns:
-            Whether the new one replaces the present one.
+            e: the new coefficient, as a packed exponent.
+            other: the present coefficient, as a packed exponent.
         """
         if not self.in_doubt[k] or self.units(e) != self.units(other):
             return e > other
         return self.count_rates(e) < self.count_rates(other)
 
     def prune(self, s: Signal) -> Signal:
-        """Drops the monomials of a new signal that exceed the budget, in place, and adds their size to ``tail_bound``.
+        """Drops, in place, the monomials of a new signal that exceed the budget, and adds their size to ``tail_bound``.
 
-        If a monomial is both in doubt and certain, and the copy in doubt is at least as large, it may cancel the
-        certain one. Cancellation happens order by order in the learning rates, so at equal size a certain monomial of
-        lower order is kept.
+        If a monomial occurs both exactly and as an upper bound that is at least as large, the latter may cancel the
+        former, which is dropped. Cancellation happens order by order in the learning rates, so at equal size an exact
+        monomial of lower order is kept.
 
         Returns:
             The same signal.
@@ -217,6 +220,7 @@ class SignalSizes(KernelStore):
 
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
-    """Tests whether leaves of two factors may be equal at an index that both have and their product keeps."""
+    """Tests whether a leaf of one factor and a leaf of the other may be equal, at an index that both factors have and
+    their product keeps."""
     shared = any(x in a.indices and x in b.indices for x in out)
     return shared and (a.depends_on is None or b.depends_on is None or a.depends_on & b.depends_on != 0)

@@ -1,4 +1,4 @@
-"""Wick monomials by id with their sizes, contractions, and a cache of products of monomials."""
+"""Stores Wick monomials by id, with their sizes, and caches products of them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ sizes."""
 
 @dataclass(slots=True)
 class _SearchResults:
-    """Results of the searches for the product of two monomials under one contraction.
+    """Results of the searches for the product of two monomials whose indices are connected in one way.
+
+    Each search omits monomials that are more than its *slack* below the Cauchy-Schwarz bound.
 
     Attributes:
-        results: for each slack: pairs (monomial, gain), an upper bound on omitted monomials, number of search nodes.
-        exceeded_limits: for each slack: the largest limit that a search exceeded.
-        complete_slack: the smallest slack tried so far at which nothing was omitted; None if there is none.
+        results: maps a slack to (pairs (monomial, exponent added by coherent sums), upper bound on omitted monomials,
+            number of search nodes).
+        exceeded_limits: maps a slack to the largest work limit that a search exceeded.
+        complete_slack: the smallest slack so far at which nothing was omitted; None if there is none.
     """
 
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
@@ -48,7 +51,7 @@ class _SearchResults:
 class Meter:
     """Counts the work for products of signals on one ray: search nodes, plus a constant for every product.
 
-    A result from the cache counts as if it were computed, so that the count does not depend on earlier questions.
+    A result from the cache counts as if it were computed, so that the count does not depend on earlier queries.
 
     Attributes:
         work_done: the work so far.
@@ -60,7 +63,7 @@ class Meter:
         self.limit: int | None = None
 
     def add(self, work: int) -> None:
-        """Adds to the work done.
+        """Adds nodes to the work done.
 
         Raises:
             Exhausted: the limit is exceeded.
@@ -76,7 +79,8 @@ class Meter:
 
     @contextmanager
     def limit_work(self, work: int | None) -> Iterator[None]:
-        """Limits the further work inside a context to ``work``; None adds no limit to that of outer contexts."""
+        """Limits the further work inside a context to ``work`` nodes, in addition to the limits of outer contexts. None
+        adds no limit."""
         outer = self.limit
         mine = None if work is None else self.work_done + work
         self.limit = min((x for x in (outer, mine) if x is not None), default=None)
@@ -87,7 +91,7 @@ class Meter:
 
     @contextmanager
     def pause_counting(self) -> Iterator[None]:
-        """Leaves the work inside a context uncounted and unlimited, for results that many questions use."""
+        """Lets the work inside a context go uncounted and unlimited. It is used for results that many queries need."""
         outer = self.work_done, self.limit
         self.limit = None
         try:
@@ -134,16 +138,16 @@ class KernelStore(Packing):
 
     Attributes:
         kernels: Wick monomials by id.
-        weights: packed size of each monomial with coefficient 1, by id.
+        weights: size of each monomial with coefficient 1, as a packed exponent, by id.
         in_doubt: whether only an upper bound is known of a monomial, by id.
         has_unknown_numbers: whether a monomial is multiplied by numbers of which only the size is known, by id.
         axes: axis of each index.
         indices: axis of each index that monomials keep.
         half_weights: half the packed exponent of the dimension of each axis.
         search_half_weights: the same in small integers, for the matching search.
-        doubt_offset: is subtracted from the coefficient of a monomial in doubt; too small to change an exponent, so
-            that of equal ones the certain one comes first.
-        slack_step: packed size by which the search for a product goes deeper.
+        doubt_offset: is subtracted from the coefficient of a monomial that is only an upper bound. It is too small to
+            change an exponent, but of equally large monomials an exact one comes first.
+        slack_step: packed exponent by which the search for a product extends its range if it found too little.
         nodes_visited: number of search nodes of all products so far.
         notes: assumptions beyond counting powers so far, and reasons why something is unknown.
     """
@@ -173,7 +177,7 @@ class KernelStore(Packing):
         self._along: dict[tuple[int, int], int] = {}
         self.has_unknown_numbers: list[bool] = []
         self._certain: dict[int, int] = {}
-        """For each monomial in doubt, the one without the mark."""
+        """Maps each monomial that is only an upper bound to the same monomial without this mark."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
         halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self.half_weights.items()}
         self._grain = gcd(*halves.values()) or 1
@@ -192,7 +196,7 @@ class KernelStore(Packing):
         self.set_budget(Budget(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """Returns the rate of an axis on the ray."""
+        """Returns the rate at which an axis grows on the ray: it is n^rate."""
         return self.ray[axis]
 
     def with_budget(self, budget: Budget) -> Self:
@@ -221,21 +225,21 @@ class KernelStore(Packing):
             self.notes, self.nodes_visited = outer
 
     def to_search_units(self, packed: int) -> int:
-        """Converts a packed size to the small integers of the matching search, rounded down."""
+        """Converts a packed exponent to the small integers in which the matching search counts, rounded down."""
         return (packed >> self._shift) // self._grain
 
     def drop_fixed(self, indices: str) -> str:
-        """Removes the indices that monomials omit: those of axes that neither grow nor are tracked."""
+        """Removes the indices that monomials do not store: those of axes that neither grow nor are tracked."""
         if indices not in self._live:
             self._live[indices] = "".join(x for x in indices if x in self.indices)
         return self._live[indices]
 
     def tensor_bit(self, name: str) -> int:
-        """Returns the bit mask with the one bit that stands for an initial tensor in ``Signal.depends_on``."""
+        """Returns the number with the one bit set that stands for an initial tensor in ``Signal.depends_on``."""
         return 1 << self._bits.setdefault(name, len(self._bits))
 
     def intern(self, kernel: Kernel) -> int:
-        """Returns the id of a monomial, a new one if it has none."""
+        """Returns the id of a monomial. A monomial that is not stored yet gets a new id."""
         if kernel not in self._ids:
             doubted = DOUBT in kernel.leaves
             if doubted:
@@ -269,20 +273,22 @@ class KernelStore(Packing):
         return self.intern(Kernel(*canonicalise(axes, kernel.open_classes, kernel.leaves)))
 
     def mark_doubt(self, k: int) -> int:
-        """Returns the id of a monomial's copy that is in doubt, that is, only an upper bound."""
+        """Returns the id of the copy of a monomial that is marked as an upper bound only."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
         return self.intern(kernel._replace(leaves=tuple(sorted((*kernel.leaves, DOUBT)))))
 
     def make_unknown_numbers(self, indices: str) -> int:
-        """Returns the id of a monomial that stands for unknown numbers, one for each entry along the given indices."""
+        """Returns the id of a monomial that stands for unknown numbers, one for each entry along the given indices.
+        Only an upper bound on their size is known."""
         classes = tuple(range(len(indices)))
         leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", classes)))
         return self.intern(Kernel(tuple(self.indices[x] for x in indices), classes, tuple(leaves)))
 
     def tensors_along(self, k: int, at: int) -> int:
-        """Returns the initial tensors of a monomial that have one of its open indices, as bits."""
+        """Returns the initial tensors of a monomial that vary along its open index at position ``at``, as a bit
+        mask."""
         if (k, at) not in self._along:
             self._along[k, at] = reduce(or_, (self.tensor_bit(name) for name, _ in self.kernels[k].leaves_along(at)), 0)
         return self._along[k, at]
@@ -292,12 +298,13 @@ class KernelStore(Packing):
         return self.kernels[k]
 
     def weight(self, k: int) -> int:
-        """Returns the packed size of a monomial with coefficient 1: half of every summed class, minus half of every
-        repeated one."""
+        """Returns the size of a monomial with coefficient 1, as a packed exponent: half the dimension of every summed
+        class, minus half the dimension of every repeated open class."""
         return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """Returns how the indices of two signals are connected in a product (see ``plan_contraction``)."""
+        """Returns how the indices of two signals are connected in a product; the arguments are those of
+        ``plan_contraction``."""
         return self.plan_contraction(a, b, out)[1]
 
     def plan_contraction(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
@@ -337,20 +344,20 @@ class KernelStore(Packing):
     def multiply_kernels(
         self, ka: int, kb: int, contraction_id: int, contraction: Contraction, slack: int, limit: int | None
     ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
-        """Multiplies two monomials. The result is a pure function of the arguments and is cached.
+        """Multiplies two monomials. The result depends on the arguments only and is cached.
 
         Args:
             ka: id of the left monomial.
             kb: id of the right monomial.
             contraction_id: id of the contraction.
             contraction: how their open indices are connected.
-            slack: packed size; monomials this far below the Cauchy-Schwarz bound are omitted.
+            slack: packed exponent; monomials this far below the Cauchy-Schwarz bound are omitted.
             limit: maximum number of search nodes; None for no limit.
 
         Returns:
             Pairs (monomial, gain) with the packed exponent that coherent sums add to the coefficient; an upper bound on
-            omitted monomials relative to the Cauchy-Schwarz bound, None if none was omitted; and the number of search
-            nodes.
+                omitted monomials relative to the Cauchy-Schwarz bound, None if none was omitted; and the number of
+                search nodes.
 
         Raises:
             Exhausted: the search exceeds the limit.

@@ -1,4 +1,4 @@
-"""Documents: the blocks in which results are presented, with one writer per format. This package knows no result.
+"""Documents: blocks of text and tables in which results are presented, with one writer per format.
 
 To add a format, add a module to ``writers``.
 """

@@ -117,7 +117,7 @@ def _iterate_rows(table: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _runs(at: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields a row for every run at one size of a sweep.
+    """Yields a row for every training run at one size of a sweep over learning rates.
 
     The column ``loss`` is the loss that is judged: if training diverged, that of the first batch.
     """

@@ -106,7 +106,7 @@ def _to_plain(tex: str) -> str:
 
 
 def _sequence(tokens: list[str]) -> str:
-    """Converts LaTeX tokens to plain text up to the end of the group, and removes them from the list."""
+    """Converts LaTeX tokens to plain text up to the closing brace, and removes these tokens from the list."""
     out = ""
     while tokens and tokens[0] != "}":
         mark = tokens.pop(0) if tokens[0] in "_^" else ""

@@ -1,9 +1,9 @@
-"""Runs that isolate one cause: a single tensor or signal changes, or gradients are those of a single loss.
+"""Training runs that isolate one cause: a single tensor or signal changes, or gradients are those of a single loss.
 
 Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due to
 one of them is F with the present value of this one and initial values of all others, minus F with all initial values.
-For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). Each run evaluates the piece by its own
-rules of change.
+For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). The run of a piece computes it by the
+same rules as the full run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from .run import Modes, TrainingRun, Which
 
 
 class _SoleChange(TrainingRun):
-    """Mixin for the class of a run in which only one tensor or one entering signal changes.
+    """Mixin for a training run of a block of the network in which only one tensor, or one signal that enters the block,
+    changes.
 
     Attributes:
         whole: the run in which everything changes.
-        changing: name of the tensor or entering signal that changes.
-        outside: the signals that enter the block.
+        changing: name of the tensor or signal that changes.
+        outside: names of the signals that enter the block.
     """
 
     whole: TrainingRun
@@ -48,18 +49,20 @@ class _SoleChange(TrainingRun):
 
 
 class _SingleTensorSteps:
-    """Optimizer steps of which only those of one tensor are kept."""
+    """The optimizer steps of a training run in which all tensors but one are frozen."""
 
     def __init__(self, whole: Stepping, role: str) -> None:
         self.whole, self.role = whole, role
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns the increments of the first t steps; an empty list for every other tensor."""
+        """Returns the updates in the first t steps if the tensor is the one that trains; for any other, an empty
+        list."""
         return self.whole.increments(role, t) if role == self.role else []
 
 
 def vary_only(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
-    """Returns a run of the same kind in which only one tensor or entering signal changes.
+    """Returns a copy of a training run in which only one tensor, or one signal that enters a block of the network,
+    changes.
 
     Args:
         run: the run in which everything changes.
@@ -76,7 +79,8 @@ def vary_only(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
 
 
 class _SingleLoss(TrainingRun):
-    """Mixin for the class of a run that has the values of the whole run, and the gradients of one loss only.
+    """Mixin for a training run in which signals have the same values as in the full run, but gradients are those of one
+    loss only.
 
     Attributes:
         whole: the run with the gradients of all losses.
@@ -98,7 +102,7 @@ class _SingleLoss(TrainingRun):
 
 
 def select_loss(run: TrainingRun, loss: str) -> Any:
-    """Returns a run of the same kind with the same values, whose gradients are those of one loss only.
+    """Returns a copy of a training run with the same values of signals, whose gradients are those of one loss only.
 
     Args:
         run: the run with the gradients of all losses.
@@ -111,7 +115,7 @@ def select_loss(run: TrainingRun, loss: str) -> Any:
 
 
 def _copy_with_mixin(run: TrainingRun, mixed: type) -> Any:
-    """Returns a shallow copy of a run whose class is a mixin followed by the class of the run."""
+    """Returns a shallow copy of a run, of a new class that inherits from the mixin and from the class of the run."""
     one: Any = copy(run)
     kind = f"{mixed.__name__[1:]}{type(run).__name__}"
     one.__class__ = _KINDS.setdefault((mixed, type(run)), type(kind, (mixed, type(run)), {}))
@@ -123,4 +127,5 @@ _KINDS: dict[tuple[type, type], type] = {}
 
 
 def _certify_nothing(name: str, t: int) -> None:
-    """Returns None for every size, since sizes certified for the whole run are not those of this run."""
+    """Returns None for every quantity (see ``RunContext.certified``): sizes certified for the full run do not apply to
+    a run in which only one thing changes."""

@@ -55,15 +55,18 @@ _VANISHES = (
     "functions are represented by polynomials: it is exactly zero for these, but not with a degree higher by two"
 )
 _STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
-"""Assumptions by which a function is represented by a polynomial, or a step by its linear part."""
-_CUBES = "the cubic part of a sign may matter in a product, and with functions only an upper bound on it is known"
+"""Names of the assumptions that a polynomial may represent a function, or its linear part an optimizer step."""
+_CUBES = (
+    "the cubic part of a sign may be the largest term of a product, and in a network with nonlinear functions only an "
+    "upper bound on it is known"
+)
 
 
 class Query(NamedTuple):
-    """A question: the size of a quantity after t updates.
+    """A query: the size of a quantity after t updates.
 
     Attributes:
-        analysis: the analysis that is asked.
+        analysis: the analysis that answers it.
         name: name of the quantity.
         t: number of updates.
     """
@@ -78,11 +81,12 @@ Strategy = Callable[[Query, Bracket], Bracket]
 
 
 class Method(NamedTuple):
-    """Strategies that narrow the bracket of a question, one after the other.
+    """A list of strategies, each of which narrows the bracket that answers a query.
 
     Attributes:
         name: name of the method.
-        strategies: the strategies by name. A method among them is used only if the size is still unknown.
+        strategies: maps names to strategies, in the order in which they run. A strategy may itself be a method, which
+            runs only if the size is unknown so far.
         cached: True if the answer is cached.
     """
 
@@ -102,18 +106,21 @@ class Analysis:
         point: the exponents of the scaling.
         optimizer: the optimizer.
         network: the network.
-        algebras: algebras of another run on the ray with the same ``growing``, for a common cache of kernel products.
-        growing: axes that count as growing on any ray; sizes are then limits of those on neighbouring rays.
-        routed: True to treat K as smaller than M on any ray, in the same sense.
+        algebras: algebras of another analysis on the same ray with the same ``growing``, whose cached products are used
+            as well; None for new ones.
+        growing: axes that count as growing on any ray. On a ray where they do not grow, sizes are then the limits of
+            those on neighbouring rays.
+        routed: True to treat K as smaller than M on any ray; sizes are then limits in the same sense.
         raised: True to increase the degree of polynomials that represent functions by two.
-        whole: the full run, if this is a restricted one (``parts.py``); it shares its algebras and its upper bounds.
-        budgets: budgets that a question may use, by default all.
-        without_divisors: True if nothing is assumed of the divisors of norms that may be outgrown.
+        whole: for a restricted run (``parts.py``), the analysis of the full run, whose algebras and upper bounds are
+            used; None for a full run.
+        budgets: budgets that may be used to answer a query; all if empty.
+        without_divisors: True if no upper bound may use how far the divisor of a norm changes during training.
 
     Attributes:
-        runs: one run for each budget.
+        runs: the training runs, one for each budget.
         restricted: the restricted runs.
-        initial_sizes: brackets of sizes before training by which steps divide, by quantity.
+        initial_sizes: for each quantity by which optimizer steps divide, the bracket of its size before training.
         notes: assumptions of all answers so far.
         table: the named quantities.
     """
@@ -153,7 +160,8 @@ class Analysis:
         self.initial_sizes = dict[str, Bracket]()
 
     def __call__(self, name: str, t: int, method: Method | None = None) -> Bracket:
-        """Returns the bracket of a quantity after t updates.
+        """Returns the bracket of a quantity after t updates: lower and upper bounds on its size, which are equal if the
+        size is decided.
 
         Args:
             name: name of the quantity.
@@ -166,7 +174,7 @@ class Analysis:
         return self._kept((method.name, name, t), partial(self._evaluate, name, t, method))
 
     def _evaluate(self, name: str, t: int, method: Method) -> Bracket:
-        """Returns the bracket that the strategies of a method give."""
+        """Returns the bracket of a quantity after the strategies of a method have narrowed it one after the other."""
         bracket = Bracket()
         for strategy in method.strategies.values():
             if not isinstance(strategy, Method):
@@ -176,27 +184,33 @@ class Analysis:
         return bracket
 
     def is_certified(self, name: str, t: int) -> bool:
-        """Whether a question has already been answered by ``CERTIFIED``."""
+        """Whether this query has already been answered by the method ``CERTIFIED``."""
         return (CERTIFIED.name, name, t) in self._kept
 
     def evaluate_all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
-        """Returns the brackets of each quantity after t = 0 .. steps updates."""
+        """Returns the brackets of quantities after 0, 1, ..., ``steps`` updates, by name.
+
+        Args:
+            steps: the largest number of updates.
+            names: names of the quantities, by default all.
+        """
         every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Names of the assumptions beyond power counting of all answers so far."""
+        """Names of the assumptions, beyond power counting, on which any answer so far depends."""
         return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
     def with_settings(self, **changes: Any) -> Analysis:
-        """Returns the same analysis with some arguments replaced; kernel products are shared."""
+        """Returns a new analysis of the same training run with some arguments replaced. Both share their cached
+        products."""
         names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "budgets", "without_divisors")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
     def with_budgets(self, budgets: Sequence[Budget]) -> Analysis:
-        """Returns the same analysis with other budgets. The assumptions of its answers are recorded in this analysis,
+        """Returns a new analysis with other budgets. The assumptions of its answers are recorded in this analysis,
         too."""
         run = self.with_settings(budgets=budgets)
         run.notes = self.notes
@@ -204,7 +218,8 @@ class Analysis:
 
     @cached_property
     def higher(self) -> Analysis:
-        """The same analysis in which polynomials that represent functions have a degree higher by two."""
+        """The analysis of the same run with polynomials for functions whose degree is higher by two; the analysis
+        itself if its degrees are already raised."""
         return (
             self
             if self.raised
@@ -212,8 +227,11 @@ class Analysis:
         )
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Returns the bracket that one budget gives. A zero that rests on polynomials is confirmed with a degree higher
-        by two."""
+        """Returns the bracket of a quantity that the run with one budget gives.
+
+        If this says that the quantity is exactly zero, and polynomials represent functions, it must be zero with a
+        degree higher by two as well; otherwise the bracket is undecided.
+        """
         found = self.runs.read(name, t, budget)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
             return found
@@ -223,7 +241,8 @@ class Analysis:
 
     @cached_property
     def bounds(self) -> BoundRun:
-        """The run of upper bounds after any number of updates; its ``why`` is set if there are none."""
+        """The training run in which every size is only bounded from above, after any number of updates. Its ``why`` is
+        the reason if there are no bounds."""
         if self.whole is not None:
             return self.whole.bounds
         run = self.runs.bounds()
@@ -233,18 +252,20 @@ class Analysis:
 
     @cached_property
     def initial_bounds(self) -> BoundRun:
-        """The run of upper bounds before training."""
+        """The training run in which every size is only bounded from above, before training."""
         return self.runs.bounds(still=True) if self.whole is None else self.whole.initial_bounds
 
     def upper(self, name: str, t: int = 1) -> Fraction | None:
-        """Returns an upper bound on the exponent of a quantity, or None if there is none.
+        """Returns an upper bound on the exponent of a quantity; None if there is no bound, or if the quantity is
+        exactly zero.
 
         The bound holds after any number of updates for t > 0, and before training for t = 0.
         """
         return self._uppers((name, min(t, 1)), partial(self._bound_above, name, _bounds_at(self, t)))
 
     def _bound_above(self, name: str, bounds: BoundRun) -> Fraction | None:
-        """Returns the upper bound of ``upper`` from one run of bounds."""
+        """Returns the upper bound on the exponent of a quantity that a given run of upper bounds provides; None if it
+        has none, or if the quantity is exactly zero."""
         decays = name.endswith(".with-decay")  # no bound includes the decay of initial values
         if bounds.why or name not in self.table or decays:
             return None
@@ -258,14 +279,15 @@ class Analysis:
         return None if largest is None else bounds.algebra.exponent(largest)
 
     def below_epsilon(self, role: str) -> bool:
-        """Whether the gradient of a tensor never exceeds epsilon."""
+        """Whether the gradient of a tensor is at most as large as epsilon at every step."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
     def meets_bound(self, name: str, size: Fraction | None, t: int = 1) -> bool:
-        """Whether a size equals the upper bound of ``upper``.
+        """Whether a size is as large as the upper bound on the quantity (``upper``).
 
-        In a restricted run, which learns slowly, it may be smaller by a power of the learning rates.
+        In a restricted run, whose learning rates are reduced, the size may be smaller than the bound by a product of
+        these reductions.
         """
         upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
@@ -274,9 +296,10 @@ class Analysis:
         return order.denominator == 1 and 0 <= order <= ORDERS
 
     def _certify_size(self, algebra: Algebra, name: str, t: int) -> int | None:
-        """Returns the packed size of a quantity if it is decided, else None, and records its assumptions.
+        """Returns the size of a quantity, packed into one integer, if it is decided; otherwise None. Records its
+        assumptions in ``algebra``.
 
-        The result is epsilon for a gradient that never exceeds epsilon.
+        For a gradient that never exceeds epsilon, the size of epsilon is returned.
 
         Raises:
             Exhausted: no work is left.
@@ -298,18 +321,18 @@ class Analysis:
     # runs of an answer --------------------------------------------------------------------------------------------
 
     def run(self, name: str, t: int) -> Trajectory:
-        """Returns a trajectory whose budget certifies an answer, if possible one that dropped no monomial as large as
-        the answer.
+        """Returns a training run whose budget alone certifies the size of a quantity, if possible one that dropped no
+        monomial as large as this size.
 
         Raises:
-            LookupError: no run certifies the answer by itself: it is undecided, or follows from an upper bound and a
+            LookupError: there is no such run: the size is undecided, or its proof combines an upper bound with a
                 restricted run.
         """
         with self.meter.limit_work(SINGLE_RUN_WORK if self(name, t, RESTRICTED).decided else None):
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
-        """Returns the run of ``run`` without a limit on the work."""
+        """Returns the same as ``run``, but with no limit on the work."""
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
             if self.runs.read(name, t, budget).decided:
@@ -321,30 +344,29 @@ class Analysis:
                 decided.append(budget)
         decided = decided or [budget for budget in BUDGETS if read_with_bounds(self, name, t, budget).decided][:1]
         if not decided:
-            raise LookupError(
-                f"{name} at t={t} is certified only by several analyses together; each by itself leaves it undecided"
-            )
+            raise LookupError(f"the size of {name} at t={t} is undecided, or no computation with one budget proves it")
         return self.runs.run_for(next((budget for budget in decided if budget.max_kernels is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns (exponent, True) for each kernel of a quantity and (upper bound, False) for all other terms together.
+        """Returns the exponents of the terms of a quantity: (exponent, True) for each monomial, and (upper bound,
+        False) for all dropped terms together.
 
         Raises:
-            LookupError: the answer is undecided, or needs more work than is left.
+            LookupError: no run certifies the size of the quantity, or it takes more work than is left.
         """
         try:
             run = self.run(name, t)
             with run.ledger.question():
                 read = self.runs.evaluate(name, t, run)
         except Exhausted:
-            raise LookupError(f"{name} at t={t} needs more work than is left") from None
+            raise LookupError(f"computing {name} at t={t} takes more work than is left") from None
         if isinstance(read, Signal):
             return run.algebra.list_exponents(read)
         return () if read.packed is None else ((run.algebra.exponent(read.packed), False),)
 
 
 class RestrictedRuns:
-    """The restricted runs of a full run (``parts.py``), each created once."""
+    """The restricted runs (``parts.py``: few tensors train) of a full run, each created once."""
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
@@ -354,10 +376,11 @@ class RestrictedRuns:
         self._starts: dict[tuple[frozenset[str], Budget], Trajectory] = {}
 
     def rank_points(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
-        """Yields pairs (number of updates, restricted point) at which a quantity is likely to be as large as in the
-        full run.
+        """Yields the restricted points at which a quantity may be as large as in the full run, each with a number of
+        updates.
 
-        Few updates come first; the first point is the likeliest and is tried with one more update.
+        Pairs with few updates come first. The first point is the likeliest and is tried with one more update than the
+        others.
 
         Args:
             name: name of the quantity.
@@ -370,7 +393,8 @@ class RestrictedRuns:
                     yield step, point
 
     def _iterate_points(self, signal: str) -> Iterator[Point]:
-        """Yields the points of ``restricted_points``, each computed once and only when needed."""
+        """Yields the points of ``restricted_points``. They are cached, and a point is computed only when it is
+        needed."""
         points = restricted_points(self.whole.network, self.whole.point, signal)
         made, rest = self._points.setdefault(signal, ([], points))
         for k in count():
@@ -380,7 +404,8 @@ class RestrictedRuns:
             yield made[k]
 
     def find_at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
-        """Returns the restricted run at a point if a size found there gives a lower bound in the full run, else None.
+        """Returns the restricted run at a point if a size in it is a lower bound on the size in the full run; otherwise
+        None.
 
         Args:
             point: the restricted point.
@@ -392,12 +417,12 @@ class RestrictedRuns:
         return part if self.divisors_agree(part, step) and self._outgrown_norms_agree(part, name, step, t) else None
 
     def _outgrown_norms_agree(self, part: Analysis, name: str, step: int, t: int) -> bool:
-        """Whether norms that may be outgrown have the same divisors in a restricted run, as far as the quantity depends
-        on them.
+        """Whether those norms whose argument may outgrow its initial size, and on which the quantity depends, have the
+        same divisors in the restricted run as in the full run.
 
-        Law: an argument that outgrows its initial size leads for every value of its constant, so a run in which it does
-        not train is no limit of the full run. After the first update, values depend on the divisors in their own
-        forward pass, updates on initial values only, and gradients and later updates on everything.
+        Law: an argument that outgrows its initial size is the largest term for every value of its constant, so a run in
+        which it does not train is no limit of the full run. After the first update, values depend on the divisors in
+        their own forward pass, updates on initial values only, and gradients and later updates on everything.
         """
         analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
@@ -424,9 +449,10 @@ class RestrictedRuns:
     def divisors_agree(self, part: Analysis, t: int) -> bool:
         """Whether all divisors in the first t updates have the same size in a restricted run as in the full run.
 
-        Divisors are the sizes of arguments of norms and homogeneous functions, and normalisers. Law: a normaliser that
-        is epsilon is epsilon at every step. One of entries is the gradient; the first gradient does not depend on which
-        tensors train, but its size may depend on which tensors start at zero.
+        Divisors are the sizes of the arguments of norms and of homogeneous functions, and the optimizer's normalisers.
+        Law: a normaliser that is epsilon is epsilon at every step. An entrywise normaliser is the size of the gradient;
+        the first gradient does not depend on which tensors train, but its size may depend on which tensors start at
+        zero.
         """
         whole = self.whole
         learning = whole.network.tensors.keys() - part.point.frozen
@@ -449,7 +475,8 @@ class RestrictedRuns:
         return size is not None and _bracket_initial_size(part, gradient).size == size
 
     def _read_sizes_agree(self, part: Analysis) -> bool:
-        """Whether the arguments of norms and homogeneous functions have the same initial sizes in a restricted run."""
+        """Whether the arguments of all norms and homogeneous functions have the same initial sizes in a restricted run
+        as in the full run."""
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
         read = [f.inputs[0].name for f in functions]
         return all(
@@ -458,9 +485,9 @@ class RestrictedRuns:
         )
 
     def get_initial_run(self, part: Analysis, budget: Budget) -> Trajectory:
-        """Returns the run that provides values before training to all restricted runs with the same zero tensors.
+        """Returns the run from which all restricted runs with the same zero tensors take their values before training.
 
-        It is never asked a question, so no question is charged for it.
+        It answers no query itself, so its work is charged to none.
         """
         key = part.point.zero, budget
         if key not in self._starts:
@@ -472,10 +499,15 @@ class RestrictedRuns:
 
 
 def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
-    """Returns bounds for norms whose divisor changes during training, from an analysis that does not need them.
+    """Returns bounds for the norms whose divisor changes during training, by the name of their output.
 
-    A norm that centres is omitted: its argument may exceed its divisor, since the norm removes an update that is
-    constant along the index.
+    The sizes in them come from an analysis that assumes nothing of these divisors. A norm that subtracts the mean is
+    omitted: its argument may exceed its divisor, since an update that is constant along the index has no effect on the
+    divisor.
+
+    Args:
+        whole: the analysis of the full run.
+        run: upper bounds that hold without these divisors.
     """
     analysis, divisors = whole.with_settings(without_divisors=True), dict[str, Divisor]()
     analysis.bounds = run
@@ -490,9 +522,9 @@ def _find_divisors(whole: Analysis, run: BoundRun) -> dict[str, Divisor]:
 
 
 def _bracket_initial_size(analysis: Analysis, name: str) -> Bracket:
-    """Returns the bracket of a quantity before training by which steps divide, such as the rms of a gradient.
+    """Returns the bracket of a size before training by which an optimizer step divides, such as the rms of a gradient.
 
-    Many questions need it, so that its work counts for none of them; ``INITIAL_SIZE_WORK`` limits it instead.
+    Many queries need it, so its work is charged to none of them; ``INITIAL_SIZE_WORK`` limits it instead.
     """
     if name not in analysis.initial_sizes:
         with analysis.meter.pause_counting(), analysis.meter.limit_work(INITIAL_SIZE_WORK):
@@ -501,13 +533,14 @@ def _bracket_initial_size(analysis: Analysis, name: str) -> Bracket:
 
 
 def _bounds_at(analysis: Analysis, t: int) -> BoundRun:
-    """Returns the run of upper bounds after t updates."""
+    """Returns the training run in which every size is only bounded from above: before training for t = 0, else after
+    any number of updates."""
     return analysis.bounds if t else analysis.initial_bounds
 
 
 def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> Bracket:
-    """Returns the bracket that one budget gives, with the upper bound on every step if a monomial is as large as
-    that."""
+    """Returns the bracket of a quantity that the run with one budget gives. If the largest monomial in it is as large
+    as the upper bound that holds at every step, the size is decided by this bound."""
     found = analysis.read(name, t, budget)
     if t and not found.decided and found.low is not None and analysis.meets_bound(name, found.lead):
         found = replace(found, high=found.low, why="", assumes=found.assumes | analysis.bounds.assumes)
@@ -517,14 +550,14 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Decides that a quantity is exactly zero after the first update if the cheapest budget shows it; else returns
-    ``known``."""
+    """Decides that a quantity is exactly zero after the first update, if the run with the smallest budget shows it;
+    otherwise returns ``known``."""
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
 def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
-    """Returns the bracket of a quantity that the cheapest budget shows to be exactly zero, else an undecided
-    bracket."""
+    """Returns the decided bracket of a quantity if the run with the smallest budget shows that it is exactly zero;
+    otherwise an undecided bracket."""
     found = (
         read_with_bounds(analysis, name, t, WITNESS_BUDGETS[0])
         if analysis.point.zero and analysis.whole is None
@@ -534,10 +567,11 @@ def _find_cheap_zero(analysis: Analysis, name: str, t: int) -> Bracket:
 
 
 def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
-    """Decides the size if a restricted run has a monomial as large as the upper bound on every step; else returns
-    ``known``.
+    """Decides the size if, in some restricted run, a monomial is as large as the upper bound that holds at every step;
+    otherwise returns ``known``.
 
-    Each further update costs much more, so few updates are tried in all runs, then one more in the likeliest.
+    Each further update costs much more, so all restricted runs are tried with few updates first, and only the likeliest
+    one with one update more.
     """
     analysis, name, t = q
     if known.decided:
@@ -569,12 +603,12 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
 
 
 def search_few_monomials(q: Query, known: Bracket) -> Bracket:
-    """Reads the largest monomial that a small budget finds; the bracket has it as its lower bound if nothing can cancel
-    it."""
+    """Uses the largest monomial that a run with a small budget finds. It is a lower bound on the size if nothing can
+    cancel it."""
     analysis, name, t = q
     if known.decided:
         return known
-    # with raised degrees, kernels have as many leaves as the products have signals
+    # with raised degrees, monomials have as many leaves as the products have signals
     few = analysis.whole is not None or (analysis.raised and not t)
     allowed = RESTRICTED_BUDGETS if few else WITNESS_BUDGETS
     for budget in (x for x in allowed if t < 2 or not x.bounds_inner_products):
@@ -587,8 +621,8 @@ def search_few_monomials(q: Query, known: Bracket) -> Bracket:
 
 
 def use_lower_bound(q: Query, known: Bracket) -> Bracket:
-    """Uses a lower bound if nothing is known. Before training it does so only for gradients of tensors if norms may be
-    outgrown."""
+    """Uses a lower bound if nothing is known about the size. For sizes before training it does so only for gradients of
+    tensors, and only if the argument of some norm may outgrow its initial size."""
     analysis, name, t = q
     method = WITNESS if t else RESTRICTED if _is_outgrown_gradient(analysis, name) else None
     found = analysis(name, t, method) if known.unknown and method else known
@@ -596,17 +630,18 @@ def use_lower_bound(q: Query, known: Bracket) -> Bracket:
 
 
 def _is_outgrown_gradient(analysis: Analysis, name: str) -> bool:
-    """Whether a quantity is the gradient of a tensor in a full run whose norms may be outgrown."""
+    """Whether a quantity is the gradient of a tensor, in a full run in which the argument of some norm may outgrow its
+    initial size."""
     of_tensor = name.startswith("g") and bool(analysis.table[name].tensor)
     return of_tensor and analysis.whole is None and not analysis.raised and bool(analysis.bounds.outgrown)
 
 
 def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) -> Bracket:
-    """Tries one budget after the other until one decides the size or none can; returns the last bracket with the best
-    lower bound.
+    """Tries one budget after the other until one decides the size or none can. Returns the bracket of the last one,
+    with the best lower bound of all.
 
     Args:
-        q: the question.
+        q: the query.
         known: the bracket so far.
         budgets: the budgets, by default those of the analysis.
     """
@@ -628,8 +663,8 @@ def increase_budget(q: Query, known: Bracket, budgets: Sequence[Budget] = ()) ->
 
 
 def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
-    """Returns an undecided bracket if the known one rests on polynomials and a degree higher by two gives a larger
-    size."""
+    """Returns an undecided bracket if the known one depends on representing functions by polynomials, and polynomials
+    of a degree higher by two give a larger size; otherwise ``known``."""
     analysis, name, t = q
     if analysis.raised or known.size is None or not analysis.runs.is_nonlinear:
         return known
@@ -644,7 +679,7 @@ def check_raised_degrees(q: Query, known: Bracket) -> Bracket:
 
 
 def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
-    """Uses the upper bound on every step as a last resort, and records why no certificate was found."""
+    """Uses the upper bound that holds at every step as a last resort, and records why no certificate was found."""
     analysis, name, t = q
     notes = known.assumes & ASSUMPTIONS.keys()
     if known.decided:
@@ -655,17 +690,24 @@ def fall_back_to_bound(q: Query, known: Bracket) -> Bracket:
 
 
 def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
-    """Returns why a size is open: the power of the parts that were found, and what is not excluded."""
+    """Returns why a size is undecided: which power the largest monomials that were found have, and how large the rest
+    may be.
+
+    Args:
+        lead: exponent of the largest monomial that was found; None if none was.
+        high: upper bound on the exponent of the size; None if there is none.
+    """
     if lead is None:
         return WORK_LIMIT_REASON
     if high is not None and high <= lead:
-        return f"{FOUND}n^({lead}) were found, which the rest may cancel"
-    rest = "the rest has no bound" if high is None else f"of the rest it is known only that it is at most n^({high})"
-    return f"{FOUND}n^({lead}) were found, and {rest}"
+        return f"{FOUND}n^({lead}) were found, which other terms may cancel"
+    rest = "have no upper bound" if high is None else f"are only known to be at most n^({high})"
+    return f"{FOUND}n^({lead}) were found, but other terms {rest}"
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
-    """Returns the bracket of the largest leading kernel that the budgets find, certified or not."""
+    """Returns the bracket with the largest leading monomial that the given budgets find, whether or not it is
+    certified."""
     analysis, name, t = q
     for budget in budgets:
         found = analysis.read(name, t, budget)
@@ -677,7 +719,8 @@ def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QU
 
 
 def recall_certified(q: Query, known: Bracket) -> Bracket:
-    """Uses the certified answer if the question has been answered before."""
+    """Uses the certified answer if this query has been answered by ``CERTIFIED`` before; otherwise returns
+    ``known``."""
     return q.analysis(q.name, q.t) if q.analysis.is_certified(q.name, q.t) else known
 
 
@@ -708,16 +751,18 @@ QUICKLY = Method(
 MINIMAL = Method("minimal", {"smallest budget": partial(increase_budget, budgets=(SMALLEST_BUDGET,))}, cached=False)
 LEAD = Method("lead", {"leading kernel": read_leading_kernel, "lower bound": use_lower_bound, "certified": CERTIFIED})
 METHODS = (CERTIFIED, QUICKLY, LEAD, WITNESS, RESTRICTED, MINIMAL)
-"""All methods: certified; certified at the cost of the first budget; uncertified, for a search; a lower bound only; a
-lower bound from restricted runs only; certified with the smallest budget."""
+"""All methods. Their answers are, in this order: certified; certified if the first budget suffices; possibly
+uncertified, for a search; a lower bound; a lower bound from restricted runs; certified if the smallest budget
+suffices."""
 
 
 def limit_lead(work: int, gap: Fraction = NEAR) -> Method:
-    """Returns a method that reads the leading kernel with less work; what exceeds the work comes out as unknown.
+    """Returns a method that reads the leading monomial with little work. If a product takes more than this work, the
+    size is unknown.
 
     Args:
         work: maximum number of nodes of the matching searches for one product.
-        gap: kernels this far below the leading one are dropped. With 0 only the leading ones are kept, which is cheap
+        gap: monomials this far below the leading one are dropped. With 0 only the leading ones are kept, which is cheap
             and still gives a lower bound.
     """
     budget = replace(BUDGETS[0], gap=gap, max_nodes=work)

@@ -1,10 +1,11 @@
 """Upper bounds on all sizes that hold after any number of updates, found without counting matchings.
 
 Changes of signals and gradients are represented by a bound on their size; initial tensors and initial signals are
-exact. The size of a product is bounded by Cauchy-Schwarz or, if an initial tensor acts, by its operator norm (of all
-experts together if they act on one vector). A function is bounded by its Lipschitz constant, a norm by its divisor
-before training, a step of signs by its entries, and a step with orthogonalised matrices by its operator norm. If one
-more update does not exceed these bounds, they hold at every later step, by induction.
+exact. All bounds are exponents, packed into integers (``counting/packing.py``). The size of a product is bounded by
+Cauchy-Schwarz or, if an initial tensor acts, by its operator norm (of all experts together if they act on one vector).
+A function is bounded by its Lipschitz constant, a norm by its divisor before training, a step of signs by its entries,
+and a step with orthogonalised matrices by its operator norm. If one more update does not exceed these bounds, they hold
+at every later step, by induction.
 The output of a norm is O(1) for every argument. If the argument may outgrow its initial size, or depends on the output
 of such a norm, a gradient through it has a bound only if a lower bound on the divisor is known (``Analysis.bounds``).
 Read next: ``analysis.py`` (compares answers with the bounds), ``proofs/every_step.py`` (demands at every step),
@@ -41,26 +42,27 @@ from .updates import TensorSteps
 
 _MODES: tuple[Mode, ...] = ("init", "update")
 ROUNDS = 6
-"""Maximum number of passes over all bounds; if they still grow, they count as unbounded. Those of the shipped networks
+"""Maximum number of passes over all bounds; if they still grow, there are no bounds. Those of the shipped networks
 are constant after at most 4 passes."""
 FAR = 8
-"""Bounds above this multiple of the largest given exponent count as unbounded. Unbounded ones mostly exceed it within
-two passes."""
+"""Bounds above this multiple of the largest given exponent count as infinite. Bounds that grow without limit mostly
+exceed it within two passes."""
 
 Bounded = tuple[str, str]
 """Key of a bound: ``("change", signal)`` or ``("gradient", signal)``."""
 
 
 class _BoundSteps(TensorSteps):
-    """Optimizer steps of a run of upper bounds: one increment represents all updates so far."""
+    """The optimizer steps of a training run in which every size is only bounded from above. One increment bounds all
+    updates so far."""
 
     run: BoundRun
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns increments that bound the sum of all updates of a tensor; for exponents, one update is as large as
-        many.
+        """Returns increments that bound the sum of all updates of a tensor. Exponents ignore the number of updates, so
+        a bound on one update is returned.
 
-        They are cached until a bound from which they were computed grows.
+        The result is cached until one of the bounds from which it was computed grows.
         """
         if not t or role in self.point.frozen:
             return []
@@ -74,7 +76,7 @@ class _BoundSteps(TensorSteps):
         return self.run.updates_of[role][0]
 
     def _make_update(self, role: str) -> list[Increment]:
-        """Returns increments that bound one update of a tensor.
+        """Returns increments that bound one update of a tensor; an empty list if the update is exactly zero.
 
         Raises:
             BeyondPowerCounting: the optimizer's steps have no bound.
@@ -107,7 +109,8 @@ class _BoundSteps(TensorSteps):
         return EntrySize(self.run.bound_gradient(role))
 
     def _make_normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
-        """Returns a step whose size is known from its normalisation alone, by entries or by its operator norm.
+        """Returns a bound on an optimizer step whose size follows from its normalisation alone: of each entry, or of
+        the singular values.
 
         Law: the entries of a sign are 1. Each row and each column of an orthogonalised matrix has norm 1, so the matrix
         is bounded like a product of two vectors of norm 1. For an optimizer that preserves the norm of the tensor, the
@@ -126,16 +129,17 @@ class _BoundSteps(TensorSteps):
 
 
 class BoundRun(Trajectory):
-    """Training after any number of updates; ``t = 1`` stands for every t > 0.
+    """A training run in which changes and gradients are represented by upper bounds on their sizes, valid after any
+    number of updates. ``t = 1`` stands for every t > 0.
 
     Attributes:
-        bounds: packed upper bounds; a missing key means exactly zero.
-        outgrown: norm -> its argument, for norms whose argument may outgrow its initial size.
+        bounds: the upper bounds, as exponents of n packed into integers. A signal without an entry is exactly zero.
+        outgrown: maps each norm whose argument may outgrow its initial size to this argument.
         why: the reason why there are no bounds; "" if they hold.
-        assumes: assumptions beyond power counting on which the bounds rest.
-        read: keys of the bounds that the current computation has read.
-        updates_of: tensor -> its updates, and the keys of the bounds from which they were computed.
-        update_readers: key of a bound -> the tensors whose updates were computed from it.
+        assumes: assumptions beyond power counting on which the bounds depend.
+        read: keys of the bounds that the current computation has used.
+        updates_of: maps a tensor to its updates and to the keys of the bounds from which they were computed.
+        update_readers: maps the key of a bound to the tensors whose updates were computed from it.
     """
 
     stepping = _BoundSteps
@@ -148,8 +152,8 @@ class BoundRun(Trajectory):
         self.read, self.updates_of = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.outgrown = dict[str, str]()
-        scale = self.algebra.ray.largest  # scales with the ray
-        # stands for a missing bound
+        scale = self.algebra.ray.largest
+        # stands for a missing bound; it scales with the ray
         self._endless = self.algebra.pack(4 * scale * ceil(_growth_limit(self) / scale), {}, {})
         self.assumes: set[str] = set()
 
@@ -159,7 +163,7 @@ class BoundRun(Trajectory):
         A bound is recomputed only if a bound from which it was computed has grown.
 
         Returns:
-            False if the bounds grow without limit.
+            True if such bounds were found; False if they grow without limit.
 
         Raises:
             Exhausted: the size of a divisor is unknown, or a product takes too much work.
@@ -192,10 +196,10 @@ class BoundRun(Trajectory):
         return False
 
     def settle(self) -> None:
-        """Finds bounds that one more update does not exceed, and sets ``why`` if there are none."""
+        """Computes upper bounds that one more update does not exceed. If there are none, sets ``why`` to the reason."""
         try:
             with self.algebra.collect_notes() as self.assumes:
-                self.why = "" if self.find_fixed_point() else "found no upper bounds that hold after one more update"
+                self.why = "" if self.find_fixed_point() else "found no upper bounds that hold at every step"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'bounding a product takes too much work'}"
         if self.why and self.outgrown:
@@ -203,7 +207,8 @@ class BoundRun(Trajectory):
             self.why = f"undecided: {_explain_outgrown(source, norm)}"
 
     def bound_quantity(self, quantity: Quantity) -> int | None:
-        """Returns a packed upper bound on a quantity after any number of updates; None if it is exactly zero.
+        """Returns an upper bound on a quantity after any number of updates, as an exponent of n packed into an integer;
+        None if the quantity is exactly zero.
 
         Raises:
             BeyondPowerCounting: the divisor of a norm has no lower bound.
@@ -215,7 +220,8 @@ class BoundRun(Trajectory):
         return size
 
     def _bound_quantity(self, quantity: Quantity) -> int | None:
-        """Returns the bound of ``bound_quantity`` without the check that the divisors of norms have lower bounds."""
+        """Returns the same as ``bound_quantity``, but accepts bounds that count as unbounded because the divisor of a
+        norm has no lower bound."""
         if not quantity.tensor:
             return self.algebra.upper_bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
@@ -224,13 +230,15 @@ class BoundRun(Trajectory):
         return self._bound_entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
 
     def bound_gradient(self, role: str) -> int | None:
-        """Returns a packed upper bound on the entries of the gradient of a tensor; None if it is exactly zero."""
+        """Returns an upper bound on the entries of the gradient of a tensor, as an exponent of n packed into an
+        integer; None if the gradient is exactly zero."""
         return self._bound_entries(((factors, ()) for factors in self.gradient_factors(role, 1)), role)
 
     def _bound_entries(
         self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str
     ) -> int | None:
-        """Returns a packed upper bound on the entries of a sum of products; None if all of them are exactly zero.
+        """Returns an upper bound on the entries of a sum of products, as an exponent of n packed into an integer; None
+        if all products are exactly zero.
 
         Args:
             products: the factors and scalars of each product.
@@ -249,7 +257,7 @@ class BoundRun(Trajectory):
         """Returns a signal that bounds the change of a statement's output after any number of updates.
 
         Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C if f is bounded or a norm. If a
-        selection may be drawn anew, the change of the selected entries is bounded by C.
+        selection may choose other entries, the change of the selected entries is bounded by C.
         """
         if not _has_bounded_slope(s):
             return find_rule(s).change(self, s, 1)
@@ -265,7 +273,8 @@ class BoundRun(Trajectory):
         )
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
-        """Returns a signal that bounds the gradient at the argument of a function, whose slope is bounded."""
+        """Returns a signal that bounds the gradient at the argument of a function with a bounded slope, given the
+        gradient ``above`` at its output."""
         size = self.algebra.upper_bound(above)
         if size is None:
             return self.algebra.zeros(self.network.signals[s.out])
@@ -282,8 +291,8 @@ class BoundRun(Trajectory):
         )
 
     def _find_factor(self, s: Function) -> int:
-        """Returns the packed scale of a function's values: the share of one entry for a softmax, the inverse divisor
-        for a norm.
+        """Returns the factor between the argument of a function and its value or slope, as an exponent of n packed into
+        an integer: the share of one entry for a softmax, 1/divisor for a norm, otherwise 1.
 
         Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. As long as
         the argument of a softmax is O(1) and, if an index grows, has no heavy tails, all shares have the same size up
@@ -319,7 +328,8 @@ class BoundRun(Trajectory):
         return self.algebra.rms(mean_value(self, s)) or 0
 
     def _make_bounded(self, signal: str, size: int) -> Signal:
-        """Returns a signal with the indices of ``signal`` of which only an upper bound on its size is known."""
+        """Returns an unknown signal with the indices of ``signal``. Nothing is known of it but an upper bound on its
+        size."""
         return Signal(self.algebra.drop_fixed(self.network.signals[signal]), {}, size)
 
     # signals ---------------------------------------------------------------------------------------------------
@@ -342,10 +352,11 @@ class BoundRun(Trajectory):
     def transpose_product(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
-        """Returns the gradient at a factor as the exact run does, but expands the gradient above if possible.
+        """Returns the gradient at the k-th factor of a product, as in ``TrainingRun``, but writes out the gradient
+        ``above`` where possible.
 
-        It is expanded if the only use of the statement is a weighted sum. Then an initial tensor of all experts acts on
-        one vector, the gradient of the sum, and the bound is sharper.
+        It is written out if the statement's only use is a weighted sum over experts. Then the initial tensor of all
+        experts acts on one vector, the gradient of the sum, and the bound is sharper.
         """
         written = [] if modes else _expand_gradient(self, statement.out, t)
         if not written:
@@ -363,8 +374,13 @@ class BoundRun(Trajectory):
         return self.algebra.add(parts)
 
     def _read_bound(self, what: str, signal: str) -> Signal:
-        """Returns a signal that stands for a change or a gradient by its current bound, and records that it was
-        read."""
+        """Returns an unknown signal whose size is the current bound on a change or a gradient, and records that this
+        bound was used.
+
+        Args:
+            what: "change" or "gradient".
+            signal: name of the signal.
+        """
         self.read.add((what, signal))
         indices = self.algebra.drop_fixed(self.network.signals[signal])
         zero = dict.fromkeys(_find_zero_sum_indices(self.network, what, signal) & set(indices), Signal(indices, {}))
@@ -392,62 +408,67 @@ class BoundRun(Trajectory):
         return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns the part of a change as the exact run does.
+        """Returns an upper bound on the part of the change of a signal ``W x`` that is due to an update of W by those
+        gradients only which came through the signal ``via``.
 
         Raises:
-            BeyondPowerCounting: the step is normalised, so it divides by the whole gradient, which may be smaller than
-                its part through ``via``.
+            BeyondPowerCounting: the optimizer divides the step by the size of the whole gradient, which may be smaller
+                than its part through ``via``.
         """
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         rule = self.optimizer.of(statement.tensor.name)
         if rule.normalises and not rule.epsilon:
-            raise BeyondPowerCounting(f"a part of a gradient has no upper bound after the normalisation of {rule.name}")
+            raise BeyondPowerCounting(
+                f"{rule.name} divides by the size of the whole gradient, so a part of it has no upper bound"
+            )
         return super().change_via(signal, t, via)
 
 
 def _has_bounded_slope(s: Statement) -> TypeGuard[Function]:
-    """Whether a statement is a function whose bound follows from its slope; other statements are bounded by their
-    rule."""
+    """Whether a statement is a function with a bounded slope, from which its bound follows. Statements of other kinds
+    are bounded by their training rules (``rules.py``)."""
     return isinstance(s, Function) and s.kind.kind in ("entrywise", "softmax", "norm")
 
 
 def find_affected_norms(run: BoundRun) -> frozenset[str]:
-    """Returns the norms whose argument may outgrow its initial size, and all norms computed from them: after an update
-    their divisors may differ from the initial ones."""
+    """Returns the norms whose divisor after an update may differ from the initial one: those whose argument may outgrow
+    its initial size, and all norms that are computed from their outputs."""
     norms = (s for s in run.network.functions if s.kind.kind == "norm")
     return frozenset(s.out for s in norms if not find_dependencies(run.network, s.out).isdisjoint(run.outgrown))
 
 
 def find_changed_norms(run: BoundRun) -> dict[str, str]:
-    """Returns those affected norms whose divisor after an update may be of another size than before, as norm ->
-    argument."""
+    """Returns those affected norms (``find_affected_norms``) for which no divisor is known that holds at every step, as
+    a map from the norm to its argument."""
     shaken = find_affected_norms(run)
     norms = {s.out: s.inputs[0].name for s in run.network.functions if s.out in shaken}
     return {x: y for x, y in norms.items() if x in run.outgrown or x not in run.context.divisors}
 
 
 def _inverse_divisor(run: BoundRun, s: Function) -> int:
-    """Returns a packed upper bound on the inverse divisor of an affected norm after an update."""
+    """Returns an upper bound on 1/divisor of an affected norm after any update, as an exponent of n packed into an
+    integer; a size that counts as unbounded if nothing is known about the divisor."""
     known = run.context.divisors.get(s.out)
     return run._endless if known is None else -known.size
 
 
 def _growth_limit(run: BoundRun) -> Fraction:
-    """Returns the exponent above which a bound counts as unbounded: ``FAR`` times the largest exponent of the ray and
-    the point."""
+    """Returns the exponent above which a bound counts as unbounded: ``FAR`` times the largest exponent among those of
+    the axes on the ray and those of the scaling."""
     p = run.point
     exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
     return FAR * max(run.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
 
 
 def _explain_outgrown(source: str, norm: str) -> str:
-    """Returns the message for a norm whose argument may outgrow its initial size."""
+    """Returns the message that says that the argument of a norm may outgrow its initial size."""
     return f"{source} may outgrow its initial size, by which {norm} divides it"
 
 
 def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
-    """Returns the computation of each bound, in the order of a forward and a backward pass."""
+    """Returns the functions that recompute the bounds, by the key of the bound: changes in the order of the forward
+    pass, then gradients in the order of the backward pass."""
     passes: dict[Bounded, Callable[[], Signal]] = {}
     for statement in run.network.statements:
         passes["change", statement.out] = partial(run.compute_change, statement, 1)
@@ -458,8 +479,8 @@ def _list_updates(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
 
 
 def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
-    """Returns factors whose product is the gradient at a signal, if its only use is a product without a tensor; else
-    []."""
+    """Returns signals whose product is the gradient at a signal, if this signal is used once, in a product without a
+    tensor; otherwise an empty list."""
     readers = run.network.consumers(signal)
     if len(readers) != 1:
         return []
@@ -477,13 +498,14 @@ def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
 
 
 def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
-    """Returns the factor of a weighted sum: its initial value if it is a gate represented by its mean, else its
+    """Returns the value of a factor of a weighted sum. For a gate that is represented by its mean, this is the initial
     value."""
     return run.read_factor(factor, "initial" if is_held(run.network, factor.name) else "value", t)
 
 
 def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]:
-    """Returns the indices over which a change of softmax shares, or the gradient at softmax logits, sums to zero."""
+    """Returns the indices over which the change of a signal (``what`` = "change") or the gradient at it ("gradient")
+    sums to zero: changes of softmax shares do, and gradients at softmax logits."""
     statements = [network.producer(signal)] if what == "change" else [s for s, _ in network.consumers(signal)]
     if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
         return set()
@@ -491,6 +513,6 @@ def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]
 
 
 def _may_reach_one(algebra: Algebra, s: Signal) -> bool:
-    """Whether the upper bound on a signal is O(1) or larger."""
+    """Whether the upper bound on a signal is of order 1 or larger."""
     size = algebra.upper_bound(s)
     return size is not None and algebra.exponent(size) >= 0

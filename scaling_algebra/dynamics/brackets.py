@@ -1,4 +1,4 @@
-"""Brackets: a lower and an upper bound on the size of a quantity, and what they rest on.
+"""Brackets: a lower and an upper bound on the size of a quantity, and the assumptions they depend on.
 
 Sizes are exponents of n on a ray: ``Bracket(low=-1/2, high=0)`` says that n^(-1/2) <= size <= n^0, up to constants.
 """
@@ -20,21 +20,23 @@ Exponent = Fraction | float
 
 
 class UnknownSize(Inconclusive):
-    """Raised when a size is requested that is undecided."""
+    """Raised when the size of an undecided quantity is requested."""
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """Bounds on the size of one quantity after one number of updates: ``low <= size <= high``; decided if both are
-    equal.
+    """Bounds on the size of one quantity after a given number of updates: ``low <= size <= high``. The size is decided
+    if both are equal.
 
     Attributes:
         low: certified lower bound on the exponent of n; None if there is none.
         high: certified upper bound on the exponent of n; None if there is none.
-        form: the largest monomial that was found: powers of the axes and multiples of the unknowns.
-        assumes: assumptions beyond power counting on which the bracket rests: names in ``ASSUMPTIONS``.
-        why: the reason why the size is undecided, if one is known.
-        lead: exponent of ``form``. It shows nothing by itself, because other monomials may cancel this one.
+        form: the largest monomial that was found: powers of the axes and multiples of the unknowns; None if none was
+            found.
+        assumes: assumptions beyond power counting on which the bounds depend (names in ``ASSUMPTIONS``), and reasons
+            why something is unknown.
+        why: the reason why the size is undecided; "" if it is decided or no reason is known.
+        lead: exponent of ``form``. It proves nothing by itself, because other monomials may cancel this one.
     """
 
     low: Exponent | None = None
@@ -45,7 +47,8 @@ class Bracket:
     lead: Fraction | None = None
 
     def without_assumptions(self) -> Bracket:
-        """Returns the bracket, or an undecided one if it rests on assumptions beyond power counting."""
+        """Returns the bracket itself if it depends on no assumptions beyond power counting; otherwise an undecided
+        one."""
         if not self.decided or not self.assumes:
             return self
         return Bracket(why=f"it assumes {join_assumptions(self.assumes)}")
@@ -62,12 +65,13 @@ class Bracket:
 
     @property
     def unknown(self) -> bool:
-        """True if the size is undecided and no monomial was found either."""
+        """True if the size is undecided and not even a monomial of the quantity was found."""
         return not self.decided and self.lead is None
 
     @property
     def size(self) -> Fraction | None:
-        """The exponent of n if it is decided, else None; also None for exactly zero, which ``exponent`` tells apart."""
+        """The exponent of n if the size is decided and not exactly zero; otherwise None. ``exponent`` separates these
+        two cases."""
         return self.lead if self.decided else None
 
     @property
@@ -78,7 +82,7 @@ class Bracket:
             UnknownSize: the size is undecided.
         """
         if not self.decided:
-            raise UnknownSize(f"a required size is undecided{': ' + self.why if self.why else ''}")
+            raise UnknownSize(f"a size that the answer depends on is undecided{': ' + self.why if self.why else ''}")
         return self.size
 
     def __str__(self) -> str:
@@ -90,10 +94,11 @@ class Bracket:
 def bracket_monomial(
     lead: Fraction, form: Form, certain: bool, below: bool, why: str = "", assumes: frozenset[str] = frozenset()
 ) -> Bracket:
-    """Returns the bracket of a quantity from its leading monomial.
+    """Returns the bracket of a quantity, given its leading monomial and whether this monomial is an upper and a lower
+    bound.
 
     Args:
-        lead: exponent of the monomial; the size of the quantity if the quantity is certified.
+        lead: exponent of the monomial.
         form: the monomial.
         certain: True if nothing larger than the monomial was dropped (certifies the upper bound).
         below: True if nothing can cancel the monomial (certifies the lower bound).

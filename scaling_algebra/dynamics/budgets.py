@@ -1,9 +1,10 @@
-"""Budgets: how precisely a question keeps signals, and how much work it may take.
+"""Budgets: how precisely a computation represents signals, and how much work it may take.
 
-A ``Budget`` limits one run, for instance to the 12 largest kernels of each signal. Numbers called ``..._WORK`` limit a
-whole search: they count nodes of matching searches, over all runs that the search uses.
-Read next: ``analysis.py`` (tries the budgets one after the other), ``scaling_algebra/solver/search.py`` (shares out the
-work).
+A ``Budget`` limits one training run, for instance to the 12 largest monomials of each signal. Constants called
+``..._WORK`` limit a whole search: they count nodes of matching searches, over all training runs that the search uses. A
+*query* is one request for the size of a quantity.
+Read next: ``analysis.py`` (tries the budgets one after the other), ``scaling_algebra/solver/search.py`` (distributes
+the work).
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ BUDGETS = (
     Budget(NEAR + FAR, max_nodes=25_000, max_total_nodes=50_000),
 )
 """Budgets that are tried in this order until an answer is certified; the cheap ones come first. The work of every
-product and of every question is limited, and counted as if nothing had been asked before, so an answer depends on the
-question alone."""
+product and of every query is limited, and counted as if nothing were cached, so an answer depends on the query
+alone."""
 SEARCH_BUDGETS = (*BUDGETS[:4], BUDGETS[5])
-"""Budgets for questions on whose answer another answer depends; the remaining ones take most of the time of a
-search."""
+"""Budgets for queries whose answers other answers depend on. Those of ``BUDGETS`` that are left out take most of the
+time of a search."""
 QUICK_BUDGETS = (BUDGETS[0], BUDGETS[2])
-"""Budgets for a leading kernel, and for all questions at intermediate points of a search."""
+"""Budgets for finding a leading monomial, and for all queries at intermediate points of a search."""
 INITIAL_BUDGET = Budget(NEAR, max_nodes=25_000, max_total_nodes=75_000, max_doubts=64, bounds_inner_products=True)
-"""Additional budget for sizes before training. Few kernels are left where a norm removes a direction, so all of them
-are kept."""
+"""Additional budget for sizes before training. Few monomials are left after a norm has removed a direction, so all of
+them are kept."""
 SMALLEST_BUDGET = replace(BUDGETS[0], max_nodes=500, max_total_nodes=2_000)
-"""Budget with little work that keeps more kernels than ``WITNESS_BUDGETS``."""
+"""Budget with little work that keeps more monomials than ``WITNESS_BUDGETS``."""
 WITNESS_BUDGETS = (
     Budget(Fraction(0), max_kernels=12, max_leaves=6, max_nodes=500, max_total_nodes=10_000),
     Budget(Fraction(0), max_kernels=8, max_leaves=8, max_nodes=4_000, max_total_nodes=40_000),
 )
-"""Budgets for a lower bound, for which the leading kernels suffice."""
+"""Budgets for a lower bound, for which the leading monomials suffice."""
 RESTRICTED_BUDGETS = (
     Budget(Fraction(1, 64), max_kernels=24, max_nodes=1_000, max_total_nodes=20_000, max_doubts=96),
     Budget(
@@ -53,29 +54,29 @@ RESTRICTED_BUDGETS = (
     ),
     Budget(Fraction(1, 64), max_kernels=60, max_nodes=8_000, max_total_nodes=160_000, max_doubts=96),
 )
-"""Budgets for restricted runs (``parts.py``). They keep every kernel as large as the leading one. The first one uses
+"""Budgets for restricted runs (``parts.py``). They keep every monomial as large as the leading one. The first one uses
 polynomials of degree one. The second one is for sizes up to the first update, which follow from gradients before
-training: of what norms take away from these it keeps as little as ``INITIAL_BUDGET``. The last one confirms what the
-first one found to be as large as its upper bound."""
+training; like ``INITIAL_BUDGET``, it only bounds the inner products that norms remove. The last one confirms sizes
+that the first one found to be equal to their upper bounds."""
 
-WORK_LIMIT_REASON = "the sum that it is takes more work than the limit of one question (derive --effort goes on)"
-"""Reason for an undecided size if nothing else prevents an answer, and no part of it was found."""
-FOUND = "parts of "
-"""Beginning of the reason if parts of the size were found."""
+WORK_LIMIT_REASON = "adding up its terms takes more work than the limit for one size (derive --effort goes on)"
+"""Reason for an undecided size if nothing but the limit prevents an answer, and no monomial of it was found."""
+FOUND = "terms of size "
+"""Beginning of the reason for an undecided size if monomials of the quantity were found."""
 SINGLE_RUN_WORK = 60_000
-"""Work for finding one run that certifies an answer by itself, if a restricted run has shown it already."""
+"""Work for finding one training run that certifies an answer alone, if a restricted run has proved it already."""
 DEMAND_WORK: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
-"""Pairs (work for the upper bound and the witness of one demand, work for those of all demands), tried in this order;
-None is no limit. Demands that remain open get more work."""
+"""Pairs (work for the upper and the lower bound of one demand, work for those of all demands), tried in this order;
+None is no limit. Demands that remain undecided get the next, larger pair."""
 PROPOSAL_WORK = 200_000
-"""Work for showing that the layer-wise law meets all demands except those that remain open."""
+"""Work for showing that the layer-wise law meets all demands except those that remain undecided."""
 FIRST_DEMAND_WORK = 5_000
 """Work for one demand as long as some demands have not been examined at all."""
 NEXT_UPDATE_WORK = 5_000
-"""Maximum number of nodes of one product for the update after the horizon."""
+"""Maximum number of nodes of one product for the first update after those that the demands cover."""
 INITIAL_SIZE_WORK = 20_000
 """Work for a size before training by which steps are divided."""
 PIECE_WORK = 100_000
-"""Work for the piece of a sum over experts that is due to one tensor."""
+"""Work for computing the part of a sum over experts that is due to the change of one tensor."""
 STRUCTURES_WORK = 1_200_000
-"""Work for all structures together if each is judged at the layer-wise law."""
+"""Work for all structures (which tensors are tied or zero) together, if each is tried at the layer-wise law only."""

@@ -18,17 +18,17 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
 
 class Entrywise:
-    """Rule of an elementwise function, which is represented by a generic polynomial with the powers of its parity
-    class.
+    """Rule of an elementwise function. It is represented by a generic polynomial, which has only odd powers for an odd
+    function and only even powers for an even one.
 
     Law: let f(x) = sum_p c_p x^p with generic c_p. Then df = sum_p c_p sum_j x_0^j x_t^(p-1-j) dx and f' = sum_p p c_p
-    x^(p-1). Since x_t = x_0 + dx has every kernel of x_0, the sum over j is x_t^(p-1) up to constants, so df is f' dx.
-    Powers above the first are divided by the size of the argument if the function is homogeneous, or if it is unbounded
-    and its argument exceeds O(1).
+    x^(p-1). Since x_t = x_0 + dx has every monomial of x_0, the sum over j is x_t^(p-1) up to constants, so df is f'
+    dx. Powers above the first are divided by the size of the argument if the function is homogeneous, or if it is
+    unbounded and its argument exceeds O(1).
     """
 
     whole = True
-    """True if the function depends on its whole argument, and not only on a centred part."""
+    """True if the function depends on its whole argument, False if it ignores the mean of the argument."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -56,7 +56,7 @@ class Entrywise:
         if self._changes_apart(tr, s, t):
             swaps = swaps.replace(lower_bound=swapped + size)
         else:
-            tr.note(f"{s.name} swaps entries only if similar entries change differently")
+            tr.note(f"{s.name} selects other entries only if entries of similar value change differently")
         return tr.algebra.add([moved, swaps])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
@@ -68,15 +68,16 @@ class Entrywise:
         return self.project_out_mean(tr, s, tr.algebra.contract(self.find_slope(tr, s, t), above, indices), t)
 
     def find_slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """Returns the derivative, elementwise: its powers are one less than those of the function."""
+        """Returns the derivative at the argument after t updates, elementwise. Its powers are one less than those of
+        the function."""
         key = ("slope", s.out, t)
         return tr.remember(
             key, f"slope of {s.out}@{t}", lambda: self._sum_powers(tr, s, t, {p - 1 for p in _list_degrees(tr, s) if p})
         )
 
     def _make_polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
-        """Returns the value of the function as the polynomial of its present argument, without the effect of a
-        selection."""
+        """Returns the value of the function after t updates as a polynomial of its argument. If the function also
+        selects entries (top-K), the selection is not applied yet."""
         x, indices = self.read_argument(tr, s, "value", t), tr.network.signals[s.out]
         powers, parts = _list_degrees(tr, s), list[Signal]()
         if reason := self.explain_unknown(tr, s, t):
@@ -91,20 +92,20 @@ class Entrywise:
         return tr.algebra.add([*parts, tr.with_name(moved, f"slope times {s.inputs[0].name}@{t}")])
 
     def _sum_powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
-        """Returns a sum of powers of the argument, elementwise.
+        """Returns the elementwise sum of the given powers of the argument after t updates, with generic coefficients.
 
         Args:
             tr: the training run.
             s: the function.
             t: number of updates.
-            powers: the powers.
+            powers: the powers; may include 0.
         """
         indices = tr.network.signals[s.out]
         if not powers:
             return tr.algebra.zeros(indices)
         tr.note("polynomials")
         if s.kind.homogeneous and all(self.read_argument(tr, s, "value", step).is_zero for step in {0, t}):
-            tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: the slope at a kink is arbitrary")
+            tr.note(f"{s.inputs[0].name} is exactly zero at t={t}, where {s.name} has a kink and no slope")
             return tr.algebra.make_bounded(indices)
         parts, power = [], tr.algebra.constant(indices)
         for p in range(max(powers) + 1):
@@ -117,24 +118,26 @@ class Entrywise:
         return tr.algebra.add(parts)
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Removes the constant direction from a change or a gradient if the outputs of the function have a constant
-        sum."""
+        """Returns a change or a gradient without its mean over the function's index, if the outputs of the function
+        have a constant sum (softmax); otherwise unchanged."""
         return signal
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        """Returns the part of the argument on which the function depends: its initial value, change or value."""
+        """Returns the argument of the function: its initial value, its change or its value after t updates. Subclasses
+        subtract what the function ignores."""
         return tr.read_factor(s.inputs[0], which, t)
 
     def scale_to_value(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
-        """Scales a part of the value to the size of the value's entries, such as 1/n for a softmax over n entries."""
+        """Multiplies a signal of order 1 by the size of the function's values, such as 1/n for a softmax over n
+        entries."""
         return signal
 
     def explain_unknown(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns the reason why nothing but the boundedness of its values is known of a bounded function; "" if more
-        is known.
+        """Returns why nothing is known of the function except that its values are bounded; "" if its polynomial is
+        valid.
 
         Raises:
-            BeyondPowerCounting: nothing at all is known of a steep function such as exp.
+            BeyondPowerCounting: not even that is known, since the function is steep, such as exp.
         """
         reason = (
             explain_saturation(tr, s, self.read_argument(tr, s, "value", t), t)
@@ -149,7 +152,7 @@ class Entrywise:
         return reason
 
     def explain_heavy_tails(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns a message if exp of the argument may lack a second moment, else "".
+        """Returns a message if exp of the argument may have no finite second moment, else "".
 
         Law: a step changes x along its gradient, which contains the factor e^x if no normaliser bounds the step. If x
         is Theta(1) and then changes by Theta(1), nothing is known. Fails: if x has heavier tails than a Gaussian.
@@ -162,32 +165,33 @@ class Entrywise:
         return f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
 
     def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Divides a signal by the size of the argument, if the function requires it: by the larger one of the present
-        and the initial size.
+        """Divides a signal by the size of the function's argument, if the function is homogeneous or the argument
+        exceeds O(1). The size is the larger one of those before training and after t updates.
 
         Raises:
-            BeyondPowerCounting: a homogeneous function of a single number that changed, whose sign is not averaged.
+            BeyondPowerCounting: a homogeneous function is applied to a number that changed and has no index that grows,
+                so that its sign is not averaged.
         """
         if s.kind.homogeneous and t and not any(map(tr.grows, tr.network.signals[s.out])):
             raise BeyondPowerCounting(
-                f"{s.name} of {s.inputs[0].name}, which has no index that grows, so its sign is not averaged"
+                f"{s.inputs[0].name}, the argument of {s.name}, has no index that grows, so its sign is not averaged"
             )
         sizes = [(tr.algebra.rms(x), x) for x in (self.read_argument(tr, s, "value", step) for step in {0, t})]
         size, x = max(sizes, key=lambda pair: (pair[0] is not None, pair[0]))
         if size is None:
             if s.kind.homogeneous:
-                raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
+                raise BeyondPowerCounting(f"{s.inputs[0].name}, the argument of {s.name}, is of unknown size at t={t}")
             return signal
         if s.kind.homogeneous or tr.algebra.exponent(size) > 0:
             certain = tr.algebra.is_certified(x)
             return tr.algebra.scale_by(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
         return signal
 
-    # top-K selections, which are drawn anew if the argument changed by at least its spread
+    # top-K selections: other entries are selected if the argument changed by at least its spread
 
     def _select_entries(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Returns a signal times the mask of the selection that is used at t; the signal itself if nothing is
-        selected."""
+        """Returns a signal at the entries that the function selects after t updates, and zero elsewhere; the signal
+        itself if the function does not select."""
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
@@ -198,8 +202,9 @@ class Entrywise:
         return tr.algebra.contract(mask, signal, indices)
 
     def _bound_swaps(self, tr: TrainingRun, s: Function, t: int) -> int | None:
-        """Returns a packed bound on the change of a selection that is not drawn anew; None if the selection does not
-        change.
+        """Returns an upper bound on the root-mean-square change of the 0/1 mask of selected entries, as an exponent of
+        n packed into an integer, if only a small share of them is replaced; None if the mask does not change, or if the
+        entries are selected anew.
 
         Law: if the argument changes by a fraction of its spread, at most this fraction of the entries is swapped, each
         of which changes by Theta(1). The bound is attained if similar entries change differently, and nothing is
@@ -213,11 +218,13 @@ class Entrywise:
         return tr.algebra.pack(tr.algebra.exponent(moved - spread) / 2, {}, {})
 
     def name_selection(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Returns the name of the selection's indicator, which contains the step at which the selection was drawn."""
+        """Returns the name of the 0/1 mask of the selected entries. It contains the step at which they were
+        selected."""
         return f"{INDICATOR}{s.out}@{self._find_selection_step(tr, s, t)})"
 
     def _find_selection_step(self, tr: TrainingRun, s: Function, t: int) -> int:
-        """Returns the step at which the selection used at t was drawn.
+        """Returns the step at which the entries were selected that are used after t updates: 0, or t if the argument
+        has changed by as much as its spread, so that the selection is a new one.
 
         Raises:
             BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
@@ -230,7 +237,9 @@ class Entrywise:
         if moved is None or (spread is not None and value(moved) < value(spread)):
             return 0
         if tr.grows(s.over) and not self._changes_apart(tr, s, t):
-            raise BeyondPowerCounting(f"{s.name} selects other entries only if similar entries change differently")
+            raise BeyondPowerCounting(
+                f"{s.name} selects other entries only if entries of similar value change differently"
+            )
         if s in find_selection_inputs(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(
                 f"{s.out}: the bias that counts selected tokens exceeds the scores by which they were selected"
@@ -238,12 +247,13 @@ class Entrywise:
         return t
 
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Whether the change of the argument varies between entries with the same initial value."""
+        """Whether entries of the argument with the same initial value change differently."""
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
         return tr.algebra.varies_independently(change, first, s.over)
 
     def _measure_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
-        """Returns the packed size of the argument before training, or of its change; None if it is exactly zero.
+        """Returns the size of the argument before training, or of its change, as an exponent of n packed into an
+        integer; None if it is exactly zero.
 
         Raises:
             Exhausted: the size is not certified.
@@ -258,11 +268,13 @@ class Entrywise:
 
 
 class Softmax(Entrywise):
-    """Rule of a softmax. Law: phi = (1 + x + ...) / n for n entries and the argument x minus its mean, because a
-    softmax shares 1 among its entries and ignores a common shift. Its Jacobian diag(phi)(I - 1 phi^T) annihilates
-    constants, and the change of shares and the gradient at the logits sum to zero. With a selection only the selected
-    entries remain.
-    Fails: along an index that grows, if e^x may lack a second moment (``explain_heavy_tails``)."""
+    """Rule of a softmax along an index with n entries.
+
+    Law: phi = (1 + x + ...) / n for the argument x minus its mean, because a softmax distributes 1 over its entries and
+    ignores a common shift. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and the change of phi and the
+    gradient at the logits sum to zero. With a selection (top-K) only the selected entries are nonzero.
+    Fails: along an index that grows, if e^x may lack a second moment (``explain_heavy_tails``).
+    """
 
     whole = False
 
@@ -283,7 +295,7 @@ class Softmax(Entrywise):
             return ""
         if not (tails := self.explain_heavy_tails(tr, s, t)):
             return ""
-        unless = f"({s.kind.named_bounded} assumes that it has not)"
+        unless = f"({s.kind.named_bounded} assumes that it does not)"
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
     def project_out_mean(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
@@ -294,7 +306,7 @@ SOFTMAX = Softmax()
 
 
 class Centre:
-    """Law: a signal less its mean along an index is linear in the signal, and the map is its own transpose."""
+    """Rule of the function that subtracts the mean along an index. Law: it is linear, and its own transpose."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -320,7 +332,7 @@ whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms
 def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
     """Returns a message if the argument of a bounded or steep function exceeds O(1), else "".
 
-    The values of a bounded function are then bounded, and nothing else is known of them.
+    In this case nothing is known of a bounded function except that its values are bounded.
     """
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.exponent(size) <= 0:
@@ -331,11 +343,8 @@ def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) 
 
 
 def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
-    """Returns the change of a function's argument, without the direct contribution of updates whose entries are
-    bounded.
-
-    For a softmax the mean is subtracted.
-    """
+    """Returns the change of a function's argument, without the direct contribution of optimizer steps that normalise
+    each entry, since the entries of these steps are bounded. For a softmax the mean over its index is subtracted."""
     (source,) = s.inputs
     producer, moved = tr.network.producer(source.name), tr.read_factor(source, "change", t)
     if (
@@ -355,7 +364,7 @@ def mean_value(tr: TrainingRun, s: Function) -> Signal:
 
 
 def _list_degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
-    """Returns the powers of the argument in the polynomial that represents a function."""
+    """Returns the powers of the argument that occur in the polynomial that represents a function."""
     powers, degrees = s.kind.powers, tr.context.degrees
     if is_linear(tr.network, s):
         return frozenset({1})

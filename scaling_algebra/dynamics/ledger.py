@@ -1,8 +1,9 @@
-"""A cache of results that charges every question for the work of all results it needs, whether cached or not.
+"""A cache of results that charges every query for the work of all results it needs, whether they were cached or not.
 
-So whether a question exceeds its budget depends on the question alone, not on what was asked earlier. Example: a
-product costs 500 nodes and two questions need it; it is computed once, and both questions are charged 500.
-Read next: ``trajectory.py`` (caches its results here), ``analysis.py`` (asks questions).
+A *query* is one request from outside for the size of a quantity. Whether it exceeds its budget depends on this query
+alone, not on earlier ones. Example: a product costs 500 nodes and two queries need it; it is computed once, and both
+queries are charged 500.
+Read next: ``trajectory.py`` (caches its results here), ``analysis.py`` (makes the queries).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class _Entry:
     """A cached result.
 
     Attributes:
-        work: work for this result, without that for the results it needs.
+        work: nodes visited to compute this result, without those for the results it needs.
         notes: notes that were made during the computation.
         needs: keys of the results it needs.
-        result: the result.
+        result: the result; None until the computation has finished.
         done: True if the computation has finished.
     """
 
@@ -38,10 +39,10 @@ class _Entry:
 
 
 class Ledger:
-    """Caches results, and charges every question for the work of all results it needs.
+    """A cache of results that charges every query for the work of all results it needs.
 
     Args:
-        algebra: counts the work, and has the budget of a question.
+        algebra: the algebra that counts the work and whose budget limits the work of a query.
     """
 
     def __init__(self, algebra: Algebra) -> None:
@@ -55,7 +56,8 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """Opens a new question, which has not been charged anything yet. A nested question is charged separately."""
+        """Starts a new query inside this context, with no work charged so far. A query inside another one is charged
+        separately."""
         outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
         try:
@@ -65,14 +67,14 @@ class Ledger:
             self._limit, self._charged, self._total, self._open = outer
 
     def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
-        """Returns the result of a computation, which runs only the first time.
+        """Returns a cached result, or computes and caches it. In both cases its work is charged to the current query.
 
         Args:
             key: identifies the result.
             compute: computes it.
 
         Raises:
-            Exhausted: the question needs more work than its budget allows.
+            Exhausted: the query needs more work than its budget allows.
         """
         if key in self._beyond:
             raise Exhausted
@@ -101,28 +103,34 @@ class Ledger:
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:
-        """Adds the work of a result, and of all results it needs, to the question, each only once."""
+        """Adds the work of a result, and of all results it needs, to the work of the current query. What this query has
+        been charged for already is not added again.
+
+        Raises:
+            Exhausted: the total exceeds the budget of the query.
+        """
         if key not in self._charged:
             self._total += self._sum_work(key, self._charged)
         if self._limit is not None and self._total > self._limit:
             raise Exhausted
 
     def _count_needed_work(self, key: Hashable, error: Exhausted) -> int:
-        """Returns the work of everything that an unfinished result needed until it failed, and records it in ``error``.
+        """Returns the work that an unfinished result had needed when its computation failed, and records it in
+        ``error``.
 
-        The sum consists of the work of the result on which the computation failed (from ``error``) and of that of all
-        other results needed before.
+        This is the work of the result on which the computation failed (from ``error``) plus that of all other results
+        needed before.
         """
         on, known, work = error.needed
-        if on not in self._entries[key].needs:  # it failed in another question
+        if on not in self._entries[key].needs:  # it failed in another query
             known, work = set[Hashable](), 0
         work += self._sum_work(key, known)
         error.needed = key, known, work
         return work
 
     def _sum_work(self, key: Hashable, known: set[Hashable]) -> int:
-        """Returns the work of a result and of all results it needs, except those in ``known``, to which all of them are
-        added."""
+        """Returns the work of a result and of all results it needs, except those whose keys are in ``known``. Adds the
+        keys of the counted results to ``known``."""
         work, todo = 0, [key]
         while todo:
             name = todo.pop()

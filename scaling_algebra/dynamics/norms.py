@@ -60,7 +60,7 @@ class Norm:
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
         if (
             t and tr.algebra.budget.bounds_inner_products
-        ):  # some kernels of y are only bounds, so its multiples are unknown
+        ):  # some monomials of y are only bounds, so its multiples are unknown
             raise Exhausted
         y = tr.value(s.out, t)
         if tr.change(s.out, t).is_zero:
@@ -72,8 +72,10 @@ class Norm:
     def _remove_projection(
         self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal
     ) -> Signal:
-        """Returns a signal minus its projection on a direction. The projection is no larger than the signal, but may
-        cancel it in later products; if the index does not grow, the whole signal may be a multiple of the direction.
+        """Returns a signal minus its projection on a direction.
+
+        The projection is no larger than the signal, but may cancel it in later products. If the index of the norm does
+        not grow, the whole signal may be a multiple of the direction, so only an upper bound on the result is known.
 
         Args:
             tr: the training run.
@@ -88,7 +90,8 @@ class Norm:
         return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
     def _project_onto(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
-        """Returns ``direction <a, b> / n`` for n entries along the index of the norm."""
+        """Returns ``direction <a, b> / n``, where the inner product is over the n entries along the index of the
+        norm."""
         indices = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, indices.replace(s.over, ""))
         if tr.algebra.budget.bounds_inner_products and not t and not any(map(tr.grows, inner.indices)):
@@ -129,7 +132,7 @@ class Direction(Entrywise):
         return self._divide_by_size(tr, s, super()._make_polynomial(tr, s, t), t)
 
     def _divide_by_size(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """Divides a signal by the larger one of the initial and the present size of the argument."""
+        """Divides a signal by the larger one of the norm's divisors before training and after t updates."""
         return tr.algebra.scale_by(signal, min((find_divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
 
 
@@ -137,13 +140,13 @@ DIRECTION = Direction()
 
 
 def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
-    """Whether a norm can be represented by an elementwise polynomial: its index does not grow, and its output is
-    combined with independent entries only.
+    """Whether a norm y of x can be represented by an elementwise polynomial of x. It can if its index does not grow,
+    and y is combined with independent entries only.
 
-    Law: let x be the output of one tensor, possibly times constants. A sum over the index of y has no identity such as
-    that of sum y^2 if it is a sum of products of y with signals that do not depend on this tensor; or of one function
-    of y alone or with signals that depend on other tensors, or times itself if the function is nonlinear. |y| = relu(y)
-    + relu(-y) does have such an identity.
+    Law: the entries of y obey one identity, a constant sum of y^2. Let x be the output of one tensor, possibly times
+    constants. A sum over the index does not contain this identity if its terms are products of y with signals that do
+    not depend on this tensor; or one function of y, alone or times signals that depend on other tensors, or times
+    itself if it is nonlinear. A sum with |y| = relu(y) + relu(-y) does contain it.
     """
     role = _find_source_tensor(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
@@ -152,7 +155,8 @@ def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
 
 
 def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
-    """Yields tensors whose steps do not affect the gradient through a norm, as long as its output y is unchanged.
+    """Yields the tensors whose updates change the gradient at the output y of a norm by a multiple of y only. The norm
+    removes this multiple, so the updates have no effect as long as y is unchanged.
 
     Law: if a tensor is used once, in a sum over the norm's index of itself times y and nothing else, its gradient is g
     y, so that its contribution to the gradient at y is a multiple of y. The same holds for steps that normalise a whole
@@ -170,29 +174,36 @@ def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
 
 
 def _allow_sign_change(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
-    """Returns the change of a norm's output, plus an unknown term of size 1 if the argument may change its sign.
+    """Returns the change of a norm's output, plus an unknown term of size 1 if its argument may change its sign.
 
     Args:
         tr: the training run.
         s: the norm.
-        change: the change if the sign stays.
-        outgrown: True if the change of the argument may contain -c times the argument with c >= 1.
+        change: the change of the output if the sign stays the same.
+        outgrown: True if the change of the argument may contain -c times its initial value with c >= 1.
         t: number of updates.
     """
     if not outgrown or tr.decays:
         return change
-    tr.note(f"{s.inputs[0].name} may be reversed by its change at t={t}, so that {s.out} changes its sign")
+    tr.note(f"the change of {s.inputs[0].name} by t={t} may reverse its direction, so that {s.out} changes its sign")
     return tr.algebra.add([change, tr.algebra.make_bounded(change.indices)])
 
 
 def read_normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-    """Returns the part of a norm's argument on which the norm depends: centred for a LayerNorm."""
+    """Returns the argument of a norm, without its mean for a norm that subtracts it (LayerNorm).
+
+    Args:
+        tr: the training run.
+        s: the norm.
+        which: "initial", "change" or "value" of the argument.
+        t: number of updates.
+    """
     x = tr.read_factor(s.inputs[0], which, t)
     return tr.algebra.subtract_mean(x, s.over) if s.kind.centres else x
 
 
 def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
-    """Returns the inverse divisor of a norm after t updates.
+    """Returns 1/divisor of a norm after t updates, as a deterministic factor.
 
     Raises:
         BeyondPowerCounting: the divisor is exactly zero.
@@ -213,12 +224,13 @@ def find_divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 
 
 def apply_divisor(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-    """Returns a signal divided by the size of a norm's argument after t updates."""
+    """Returns a signal divided by a norm's divisor after t updates, which is the size of the norm's argument."""
     return tr.algebra.scale_by(signal, find_divisor(tr, s, t))
 
 
 def _find_source_tensor(network: Network, signal: str) -> str:
-    """Returns the tensor of which a signal is the output, possibly times constants; "" if there is none."""
+    """Returns the tensor that computes a signal, possibly times constants: ``W`` for ``h = W x``. "" if there is
+    none."""
     producer = network.producer(signal)
     if not isinstance(producer, Product) or producer.tensor:
         return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
@@ -227,12 +239,13 @@ def _find_source_tensor(network: Network, signal: str) -> str:
 
 
 def _meets_independent_only(network: Network, signal: str, at: int, role: str, alone: bool = False) -> bool:
-    """Whether every sum over an index of a signal is a sum of products with signals that do not depend on a tensor.
+    """Whether a norm's output is multiplied, before its index is summed, only by signals that do not depend on the
+    tensor that computes the norm's argument.
 
     Args:
         network: the network.
-        signal: the signal.
-        at: position of the index in the signal.
+        signal: the output of the norm, or a signal computed from it.
+        at: position of the norm's index in the signal.
         role: the tensor.
         alone: True if the signal is a single function of the norm's output; such a signal may also be summed without
             other factors.

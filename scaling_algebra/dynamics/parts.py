@@ -32,8 +32,8 @@ ORDERS = 12
 
 @dataclass(frozen=True)
 class Branch:
-    """A residual branch (a term of a sum with another term as its input), or the logits of a softmax, which is uniform
-    if they are zero.
+    """A part of the network that a restricted run may set to zero: a residual branch (a term of a sum that has another
+    term as its input), or the computation of softmax logits.
 
     Attributes:
         ends: the tensors applied last; if these are zero, the branch is zero.
@@ -47,12 +47,14 @@ class Branch:
 
 
 def restricted_points(network: Network, point: Point, signal: str) -> Iterator[Point]:
-    """Yields points at which few tensors train, those first at which a signal is most likely to change.
+    """Yields points of the scaling at which few tensors train. Those at which a signal is most likely to change come
+    first.
 
-    Trained are the nearest tensor of the signal, then each other tensor, then the nearest one and each other one.
-    Tensors that start at zero always train, since without them nothing changes. Branches in which nothing trains are
-    zero, unless the signal would then be zero, too. If the signal lies inside a branch, that branch first starts at
-    zero, because otherwise a norm mixes its initial value with what it learned; later it does not.
+    First only the tensor that is nearest to the signal trains, then only one of the others, then the nearest one
+    together with one of the others. Tensors that start at zero always train, since without them nothing changes.
+    Branches in which nothing trains are zero, unless the signal would then be zero, too. If the signal lies inside a
+    branch, that branch first starts at zero, because otherwise a norm mixes its initial value with what it learned; at
+    later points it does not.
     """
     candidates = [*find_branches(network), *_find_logit_branches(network)]
     near = _rank_tensors(network, signal)
@@ -75,7 +77,7 @@ def _restrict_point(
     Args:
         network: the network.
         point: the unrestricted point.
-        signal: the signal of interest, which must stay nonzero.
+        signal: the signal whose size is computed, which must stay nonzero; "" for none.
         candidates: all branches of the network.
         learning: tensors that train. Tensors that start at zero, and ends of ``zeroed``, train as well.
         zeroed: branches that start at zero.
@@ -112,7 +114,8 @@ def find_branches(network: Network) -> tuple[Branch, ...]:
 
 @lru_cache(maxsize=64)
 def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
-    """Returns a branch for the logits of each softmax, with all signals that are used for these logits only."""
+    """Returns a branch for the logits of each softmax. Its signals are those that are used only to compute these
+    logits."""
     logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):
@@ -128,7 +131,7 @@ def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
 
 
 def _list_tensors(network: Network, s: Statement) -> list[str]:
-    """Returns the names of the tensors in a statement; empty unless it is a product."""
+    """Returns the names of the tensors that a statement multiplies; empty if it is not a product."""
     terms = expand_product(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
 
@@ -153,10 +156,8 @@ def find_dependencies(network: Network, signal: str, dead: frozenset[str] = froz
 
 
 def find_signal(network: Network, quantity: Quantity) -> str:
-    """Returns the signal that a quantity is a part of, or the output of its tensor; "" if there is none.
-
-    For example ``h2`` for ``h2.change`` and for ``dW2`` with ``h2 = W2 h1``.
-    """
+    """Returns the signal that a quantity describes: ``h2`` for ``h2.change``, and the output ``h2`` for an update
+    ``dW2`` with ``h2 = W2 h1``. "" if there is none."""
     if quantity.tensor:
         return network.uses(quantity.tensor)[0].out
     name = quantity.name.partition(".")[0]
@@ -164,7 +165,8 @@ def find_signal(network: Network, quantity: Quantity) -> str:
 
 
 def _rank_tensors(network: Network, signal: str) -> list[str]:
-    """Returns all tensors: first those used up to a signal, from the nearest backwards, then the others."""
+    """Returns all tensors: first those used to compute a signal or anything before it, in backward order, then the
+    others."""
     statements = network.statements
     at = next((k + 1 for k, s in enumerate(statements) if s.out == signal), 0)
     return list(

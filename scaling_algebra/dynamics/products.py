@@ -24,8 +24,8 @@ from scaling_algebra.spec.scaling import Point
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The update of a tensor in one step due to one use of the tensor: ``scalars * gradient * inputs``, with the
-    tensor's indices.
+    """The update of a tensor in one step that is due to one use of the tensor: ``scalars * gradient * inputs``. Its
+    indices are those of the tensor.
 
     Attributes:
         step: number of the step, starting at 0.
@@ -41,15 +41,15 @@ class Increment:
 
     @property
     def factors(self) -> tuple[Signal, ...]:
-        """The gradient, followed by the inputs."""
+        """The gradient, followed by the inputs: the signals whose product is the update, up to scalars."""
         return (self.gradient, *self.inputs)
 
 
 class Stepping(Protocol):
-    """The optimizer steps of a run (``updates.py``)."""
+    """Protocol for the optimizer steps of a training run (``updates.py``)."""
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns the increments of the first t steps of a tensor."""
+        """Returns the updates of a tensor in the first t steps."""
 
 
 Updates = Callable[[str], Sequence[Increment]]
@@ -60,7 +60,7 @@ class Products:
     """Multiplies signals and tensors at one point of the scaling.
 
     Attributes:
-        initial: the initial tensor of each parameter.
+        initial: maps each parameter to its initial tensor.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point) -> None:
@@ -85,30 +85,31 @@ class Products:
             self._multipliers[SHARE] = share
 
     def list_scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
-        """Returns the scalars of those named multipliers that are free parameters or the share K/M; others are
-        constants."""
+        """Returns the factors for the named multipliers. Multipliers that are constants have no factor: only free
+        parameters and the share K/M have one."""
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
     def apply_multipliers(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
-        """Returns a signal times named multipliers."""
+        """Returns a signal multiplied by the given named multipliers."""
         scalars = self.list_scalars(multipliers)
         return self.algebra.scale_by(signal, *scalars) if scalars else signal
 
     def multiply_term(
         self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, updates: Updates
     ) -> Signal:
-        """Returns ``tensors * others`` for one term of a product, with the given parts of the tensors.
+        """Returns the product of tensors and signals in one term of an equation, where each tensor is replaced by its
+        initial value or by its updates.
 
-        An update is contracted in the forward pass with what the tensor acts on, and in the backward pass with the
-        gradient. These inner products are tagged for explanations.
+        An update is contracted in the forward pass with the signal that the tensor acts on, and in the backward pass
+        with the gradient. These inner products are tagged for explanations.
 
         Args:
             term: the term.
-            modes: "init" (the initial tensor) or "update" (the sum of its steps) for each tensor.
+            modes: "init" (the initial tensor) or "update" (the sum of its updates) for each tensor.
             above: the gradient in a backward pass, else [].
             others: the other factors.
             out: indices of the result.
-            updates: returns the increments of a tensor.
+            updates: returns the updates of a tensor so far.
         """
         symbols = [self.network.tensors[x.name].symbol for x in term.tensors]
         acted = " ".join(s.name or "x" for s in (above or others) if s.origin is None or s.origin.rule != "constant")
@@ -138,10 +139,10 @@ class Products:
     def apply_increments(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
     ) -> Signal:
-        """Returns ``increments * others`` for increments of several tensors.
+        """Returns the product of updates of several tensors with other signals.
 
         Args:
-            steps: the tensors as they appear in the equation, each with one increment.
+            steps: the tensors as they appear in the equation, each with one update.
             above: the gradient in a backward pass, else [].
             others: the other factors.
             out: indices of the result.
@@ -163,12 +164,12 @@ class Products:
         return self.algebra.scale_by(self.multiply([inner, *rest], out), *scalars)
 
     def _relabel_increment(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
-        """Returns the gradient and the inputs of an increment, with the indices that the tensor has in an equation.
+        """Returns the gradient and the inputs of an update, with the indices that the tensor has in an equation.
 
         Args:
             x: the tensor in the equation.
-            step: the increment.
-            taken: indices that must not be used for summed ones.
+            step: the update.
+            taken: indices that are in use already, so that summed indices must not get their names.
         """
         own, inner = self.network.tensors[x.name].indices, "".join(s.indices for s in step.factors)
         renamed = rename_apart(self.network, own, x.indices, inner, taken)
@@ -182,7 +183,8 @@ class Products:
         return self.algebra.rename_indices(self.initial[x.name], self.network.tensors[x.name].indices, x.indices)
 
     def multiply(self, operands: Sequence[Signal], out: str, tag: str = "") -> Signal:
-        """Returns a product, without factors that are 1, and broadcast along indices that no other factor has.
+        """Returns a product of signals. Factors that are 1 are skipped, and the result is constant along indices that
+        no other factor has.
 
         Args:
             operands: the factors.
@@ -198,9 +200,11 @@ class Products:
         )
 
     def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
-        """Returns factors whose sizes multiply to the size of a product with the indices of a tensor.
+        """Returns signals whose sizes can be multiplied to give the entry size of a product of ``factors`` with the
+        indices of a tensor.
 
-        These are the given factors, or their product if an index is summed or two open indices have the same axis.
+        These are the factors themselves. If an index is summed, or two indices of a factor have the same axis, it is
+        the product alone.
         """
         indices = self.algebra.drop_fixed(self.network.tensors[role].indices)
         if any(c not in indices for s in factors for c in s.indices) or any(self._repeats_axis(s) for s in factors):
@@ -208,13 +212,21 @@ class Products:
         return factors
 
     def measure_entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
-        """Returns the entry size of a product of factors and scalars with the indices of a tensor."""
+        """Returns the root-mean-square of the entries of a product of signals and scalars that has the indices of a
+        tensor.
+
+        Args:
+            role: the parameter.
+            factors: the signals; the product is not formed if no index is summed.
+            scalars: deterministic factors.
+        """
         factors = self.expand_entries(role, factors)
         certain = all(map(self.algebra.is_certified, factors)) and all(x.certain for x in scalars)
         sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 
     def _repeats_axis(self, s: Signal) -> bool:
-        """Whether a signal has two open indices of one axis, so that its diagonal may be larger than the rest."""
+        """Whether two indices of a signal run along the same axis, so that its diagonal may be larger than the other
+        entries."""
         axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -34,7 +34,8 @@ from .run import Which
 
 
 class Run(Protocol):
-    """What quantities are read from: a run of exponents (``trajectory.py``) or of torch tensors.
+    """Protocol for the training runs from which quantities are read: of exponents (``trajectory.py``) or of torch
+    tensors.
 
     ``t`` is the number of updates. All signals of one run have the same type.
     """
@@ -51,11 +52,11 @@ class Run(Protocol):
         """Returns a signal after t updates minus its initial value."""
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
-        """Returns a part of a product whose gates have their initial values.
+        """Returns a part of a product, computed with the initial values of its gates.
 
         Args:
             statement: the product.
-            mode: "init" for the initial tensors, "update" for their updates.
+            mode: "init" to use the initial tensors, "update" to use their updates.
             which: "initial", "change" or "value" (the present value) of the signals.
             t: number of updates.
             x: replaces the signals of the product if given.
@@ -65,16 +66,17 @@ class Run(Protocol):
         """Returns the part of a product that is due to the change of its gates."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
-        """Returns the part of a first-layer signal's change whose gradients came through the signal ``via``."""
+        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
+        which came through the signal ``via``."""
 
     def spread(self, function: Function, t: int) -> Any:
         """Returns the argument of a function minus its mean along the function's index."""
 
     def relative(self, signal: Any, source: str, t: int) -> Any:
-        """Returns a signal divided by the root-mean-square of the signal ``source``."""
+        """Returns a signal divided by the root-mean-square of the signal ``source`` after t updates."""
 
     def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
-        """Returns a part of a norm's argument, divided by the divisor of the norm."""
+        """Returns a part of a norm's argument, divided by the norm's divisor after t updates."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
         """Returns the derivative of the output with respect to a signal.
@@ -88,33 +90,35 @@ class Run(Protocol):
         """
 
     def update_size(self, role: str, t: int) -> Any:
-        """Returns the entry size of ``W_t - W_0``."""
+        """Returns the root-mean-square of the entries of ``W_t - W_0``."""
 
     def raw_gradient_size(self, role: str, t: int) -> Any:
-        """Returns the entry size of the gradient of a tensor."""
+        """Returns the root-mean-square of the entries of a tensor's gradient after t updates."""
 
     def vary_only(self, changing: str, outside: Collection[str]) -> Run:
-        """Returns the same run in which only one tensor or one of the signals ``outside`` changes.
+        """Returns a run of the same training in which only one thing changes: a tensor, or one of the signals
+        ``outside``.
 
         All other tensors and all other signals of ``outside`` keep their initial values.
         """
 
     def for_loss(self, loss: str) -> Run:
-        """Returns the same run with the gradients of one loss only: of the output or of an auxiliary loss."""
+        """Returns a run of the same training whose gradients are those of one loss only: the output or an auxiliary
+        loss."""
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Any:
         """Returns the gradient of an auxiliary loss at a signal, divided by the size of the gradient of the output
         there."""
 
     def relative_to_undecayed(self) -> Run:
-        """Returns the same run whose changes are relative to initial values without weight decay."""
+        """Returns a run of the same training in which changes are relative to initial values without weight decay."""
 
     def inner(self, left: Any, right: Any) -> Any:
-        """Returns the inner product of two signals over all indices except that of the experts."""
+        """Returns the inner product of two signals. It sums over all indices except those of experts."""
 
 
 Reading = Callable[[Run, int], Any]
-"""A function (run, t) -> signal or entry size after t updates."""
+"""A function (run, t) that evaluates a quantity after t updates: a signal, or the size of a tensor's entries."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +127,9 @@ class Quantity:
 
     Attributes:
         name: its name, such as ``h2.change``.
-        formula: what it is in symbols, such as ``h2_t - h2_0``.
-        read: evaluates it in a run.
-        tensor: the parameter, if the quantity is the update or the gradient of one.
+        formula: its definition in symbols, such as ``h2_t - h2_0``.
+        read: a function (run, t) that evaluates it in a training run.
+        tensor: the parameter, if the quantity is the update or the gradient of one; otherwise "".
     """
 
     name: str
@@ -135,7 +139,7 @@ class Quantity:
 
 
 def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
-    """Returns all quantities of a network by name, in reporting order.
+    """Returns all quantities of a network by name, in the order in which reports list them.
 
     Raises:
         UsageError: two quantities have the same name.
@@ -157,10 +161,10 @@ def list_quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
 
 
 def list_decay_quantities(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
-    """Returns additional quantities for an optimizer with decoupled weight decay; empty for any other.
+    """Returns additional quantities for an optimizer with decoupled weight decay; empty for any other optimizer.
 
-    All other quantities are relative to decayed initial values and so show what was learned. These are relative to the
-    initial values at the start of training, as one would log them.
+    All other quantities measure changes relative to initial values that decay, and so show only what was learned. These
+    measure them relative to the initial values at the start of training, as one would log them.
     """
     if not any(rule.decoupled_decay for rule in trained.rules):
         return {}
@@ -186,11 +190,11 @@ def _read_decayed_update(role: str) -> Reading:
 
 
 def list_parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
-    """Returns the parts of a statement's output by name, each as (formula, reading).
+    """Returns the parts of a statement's output as a map: name of the part -> (formula, function that evaluates it).
 
     A product with tensors has the parts ``init``, ``propagating``, ``effective`` and ``cross``, and ``regated`` if it
-    has trained gates. For ``h2 = W2 h1`` these are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. A function has the parts
-    of its argument.
+    has trained gates. For ``h2 = W2 h1`` the first four are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. A function has
+    the parts of its argument.
     """
     x = statement.out
     initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
@@ -213,7 +217,7 @@ def _list_product_parts(network: Network, statement: Product, initial: Reading) 
     Args:
         network: the network.
         statement: the product.
-        initial: the reading of its initial value.
+        initial: the function that evaluates its initial value.
     """
     terms = expand_product(network, statement)
     if not any(term.tensors for term in terms):
@@ -244,7 +248,8 @@ def _list_product_parts(network: Network, statement: Product, initial: Reading) 
 
 
 def _write_weighted_sum(network: Network, statement: Product) -> str:
-    """Returns the formula of a product without its tensors, such as ``M^-a sum_i phi_i h3i``."""
+    """Returns the formula of a product in which weights multiply a signal, without the tensors behind the signal, such
+    as ``M^-a sum_i phi_i h3i``."""
     summed = summed_expert_indices(network, statement)
     weights = [w.name for w in expand_product(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
@@ -253,20 +258,20 @@ def _write_weighted_sum(network: Network, statement: Product) -> str:
 
 
 def _pass_through(function: Function, read: Reading) -> Reading:
-    """Returns the reading of a part of a function's output, given that of its argument: divided if the function is a
-    norm."""
+    """Returns the function that evaluates a part of a function's output, given the one for the same part of its
+    argument. For a norm, the part is divided by the norm's divisor; for any other function, it is the part of the
+    argument itself."""
     if function.kind.kind == "norm":
         return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 
 def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
-    """Splits ``"<A, B@t>"`` into its two sides, each as (quantity, t).
-
-    t is None where none is given. For any other name the list is empty.
+    """Splits ``"<A, B@t>"`` into its two sides, each as a pair (quantity, t). If a side has no ``@t``, its t is None.
+    If the name is not of this form, the list is empty.
 
     Raises:
-        UsageError: t is no number of updates.
+        UsageError: t is not a number of updates.
     """
     if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
         return []
@@ -281,10 +286,10 @@ def parse_inner_product(name: str) -> list[tuple[str, int | None]]:
 
 
 def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
-    """Returns a quantity by its name, or the inner product ``"<A, B>"`` of two signals.
+    """Returns the quantity with a given name, or the inner product ``"<A, B>"`` of two signals.
 
-    The inner product sums over all indices except that of the experts. ``A@t`` is A after t updates, whatever number of
-    updates is requested.
+    The inner product sums over all indices except those of experts. In it, ``A@1`` is A after one update, and plain
+    ``A`` is A after as many updates as are requested.
 
     Raises:
         UsageError: there is no such quantity, or the two signals have different indices.
@@ -310,7 +315,8 @@ def find_quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
 
 
 def _list_forward(network: Network) -> list[Quantity]:
-    """Returns the quantities of the forward pass: values, changes and their parts, and spreads."""
+    """Returns the quantities of the forward pass: for each signal its value, its change and their parts; for signals
+    whose spread matters, their deviation from the mean."""
     entries = []
     for statement in network.statements:
         x = statement.out
@@ -337,10 +343,9 @@ def _list_forward(network: Network) -> list[Quantity]:
 
 
 def _list_weight_parts(network: Network, statement: Statement) -> list[Quantity]:
-    """Returns parts of a signal due to one factor of a weight that is a product of tensors, such as ``B A`` in LoRA.
+    """Returns the parts of a signal for a weight that is a product of tensors, such as ``B A`` in LoRA.
 
-    These are the part with the update of the first factor, and the parts with a change of the input that the weight
-    reads.
+    These are the parts due to the update of the tensor that acts first (here A), and due to the change of its input.
     """
     above = find_weight_products(network).get(statement.out, ())
     if not above or not isinstance(statement, Product) or not statement.tensor:
@@ -367,8 +372,9 @@ def _list_weight_parts(network: Network, statement: Statement) -> list[Quantity]
 
 
 def _list_update_parts(network: Network, statement: Statement) -> list[Quantity]:
-    """Returns the update of a tensor times its present input, also divided by the size of that input, and the
-    propagated change divided by it (MSSP paper, App. Q.4)."""
+    """Returns three quantities of a product ``W x``: the update of W times the present x, the same divided by the size
+    of x, and the initial W times the change of x divided by the size of x (MSSP paper, App. Q.4). The list is empty for
+    any other statement, and if x is an input of the network."""
     if not isinstance(statement, Product) or not statement.tensor or len(statement.factors) != 1:
         return []
     (x,) = statement.factors
@@ -391,8 +397,9 @@ def _list_update_parts(network: Network, statement: Statement) -> list[Quantity]
 
 
 def _list_pathways(network: Network) -> list[Quantity]:
-    """Returns, for each gradient pathway to the layer below the experts, the response of the router to the update of
-    this layer due to this pathway (MSSP paper, App. C)."""
+    """Returns quantities that describe how the router responds to the update of the layer below the experts: for each
+    path on which gradients reach this layer, the response to the part of the update due to this path (MSSP paper, App.
+    C)."""
     entries = []
     for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
         if len(routed.factors) != 1 or not is_one_layer(network, x := routed.factors[0].name):
@@ -413,8 +420,8 @@ def _read_path(routed: Product, x: str, via: str) -> Reading:
 
 
 def _list_aggregates(network: Network) -> list[Quantity]:
-    """Returns the pieces A1, A2.k and A3 of a sum over experts, each of which is due to the change of one tensor or
-    input, and D, which is due to the changes of the outer tensor and its input together (MSSP paper, App. I.3)."""
+    """Returns the pieces of a sum over experts (MSSP paper, App. I.3): A1, A2.k and A3, each due to the change of one
+    tensor or input alone, and D, due to the joint change of the outer tensor and its input."""
     entries = []
     for e in experts(network):
         for piece, changing in e.pieces.items():
@@ -427,7 +434,8 @@ def _list_aggregates(network: Network) -> list[Quantity]:
 
 
 def _read_piece(e: ExpertSum, changing: str) -> Reading:
-    """Returns the reading of a piece of a sum over experts: the change of the sum if only ``changing`` changes."""
+    """Returns the function that evaluates a piece of a sum over experts: the change of the sum if only ``changing``
+    changes. If ``changing`` is "", it is the initial value of the sum."""
     if not changing:
         return lambda run, t: run.initial(e.out)
     return lambda run, t: run.vary_only(changing, (*e.entering, *e.gates)).change(e.out, t)
@@ -436,7 +444,8 @@ def _read_piece(e: ExpertSum, changing: str) -> Reading:
 def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
     """Returns the formula of a piece of a sum over experts, such as ``M^-a sum_i phi_i W3_0 dW2_t h1_0``.
 
-    Chains of tensors are expanded; for anything else the formula names what changes, as in ``h2 by dG_t``.
+    Products of one tensor and one signal are written out. If the piece is computed in another way, the formula ends
+    with the name of what changes: ``h2 by dG_t`` is the change of h2 due to that of G.
     """
     indices = summed_expert_indices(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{indices}", *(f"{x}_{indices}" for x in e.weights)], e.source, ""
@@ -455,7 +464,7 @@ def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
 
 
 def _list_gradients(network: Network) -> list[Quantity]:
-    """Returns the gradient at each signal of the backward pass, with its parts."""
+    """Returns the quantities of the backward pass: the gradient at each signal, and its parts."""
     entries = []
     for adjoint in list_gradients(network):
         entries.append(_make_gradient(network, adjoint, "", {}))
@@ -464,8 +473,14 @@ def _list_gradients(network: Network) -> list[Quantity]:
 
 
 def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
-    """Returns the quantity of a gradient, or of its part ``suffix`` in which some tensors are restricted to
-    ``modes``."""
+    """Returns the quantity for a gradient.
+
+    Args:
+        network: the network.
+        adjoint: the signal at which the gradient is taken, and its path.
+        suffix: name of the part of the gradient; "" for the whole gradient.
+        modes: tensors of which only the initial value or only the update is used; empty for the whole gradient.
+    """
     name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
     statement = ", ".join(f"{network.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
@@ -474,7 +489,8 @@ def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mappi
 
 
 def _list_loss_gradients(network: Network) -> list[Quantity]:
-    """Returns the gradients of each auxiliary loss, and of the output, at signals where both gradients meet."""
+    """Returns quantities at the signals that get gradients both from the network's output and from an auxiliary loss:
+    the gradient due to each of the two, and their ratio."""
     entries, f = dict[str, Quantity](), network.output
     for loss, x, g in find_meetings(network):
         entries |= {
@@ -491,7 +507,7 @@ def _read_loss_gradient(loss: str, x: str) -> Reading:
 
 
 def _list_tensor_sizes(network: Network) -> list[Quantity]:
-    """Returns the update ``dW`` and the gradient ``gW`` of each tensor W."""
+    """Returns two quantities for each tensor W: the size of its update (``dW``) and that of its gradient (``gW``)."""
     symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
     updates = [
         Quantity(f"d{w}", f"{w}_t - {w}_0", _call_method("update_size", role), role) for role, w in symbols.items()
@@ -503,5 +519,10 @@ def _list_tensor_sizes(network: Network) -> list[Quantity]:
 
 
 def _call_method(what: str, *of: Any) -> Reading:
-    """Returns a reading that calls the method ``what`` of a run with the arguments ``of`` and t."""
+    """Returns a function (run, t) that calls a method of the training run.
+
+    Args:
+        what: name of the method.
+        of: its arguments; t is appended.
+    """
     return lambda run, t: getattr(run, what)(*of, t)

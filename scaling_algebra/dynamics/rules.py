@@ -21,7 +21,8 @@ from .run import BeyondPowerCounting, Modes, TrainingRun
 
 
 class Rule(Protocol):
-    """Signals of one kind of statement in a training run. ``t`` is the number of updates."""
+    """Protocol for the rules of one kind of statement: its output, the change of its output, and the gradient at its
+    inputs. ``t`` is the number of updates."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         """Returns the output after t updates."""
@@ -38,7 +39,7 @@ class Rule(Protocol):
             k: position of the input.
             above: the gradient with respect to the output of the statement.
             t: number of updates.
-            modes: parts of tensors to which the gradient is restricted.
+            modes: tensors of which only the initial value or only the update is used.
 
         Returns:
             The gradient, with the indices that the input has in the statement.
@@ -77,8 +78,8 @@ class _Product:
 
 
 class _Sum:
-    """Rule of a sum: value and change are the sums of those of the terms, and the gradient at each term is that of the
-    sum."""
+    """Rule of a sum: its value and its change are the sums of those of its terms, and the gradient at each term is the
+    gradient at the sum."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([tr.read_factor(x, "value", t) for x in s.inputs])
@@ -91,8 +92,8 @@ class _Sum:
 
 
 class _Gate:
-    """Rule of a gate that is replaced by its mean and slope: the initial value is Theta(1) and independent of the
-    weights, and the change is that of the argument. Source: standing assumption B2 of MSSP paper, J.2."""
+    """Rule of a gate that is replaced by its mean and slope. Its initial value is Theta(1) and independent of the
+    weights, and its change is the change of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
@@ -112,7 +113,7 @@ class _Gate:
 
 
 class _Noise:
-    """Rule of noise, which is drawn anew at every step. If no axis of the noise grows, one draw stands for those of all
+    """Rule of noise, which is drawn anew at every step. If no axis of the noise grows, the same draw is used at all
     steps: a sum over finitely many entries has the same size whether they are correlated or not."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
@@ -128,7 +129,8 @@ class _Noise:
 
 
 class _StopGradient:
-    """Rule of ``stop_gradient``: the argument in the forward pass, a constant in the backward pass."""
+    """Rule of ``stop_gradient``: it returns its argument in the forward pass, and counts as a constant in the backward
+    pass."""
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.read_factor(s.inputs[0], "value", t)
@@ -156,7 +158,7 @@ RULES: dict[str, Rule] = {
 
 
 def find_rule(statement: Statement) -> Rule:
-    """Returns the rule of a statement."""
+    """Returns the training rule for the kind of a statement."""
     if isinstance(statement, Function):
         return RULES[statement.kind.kind]
     return RULES["product" if isinstance(statement, Product) else "sum"]

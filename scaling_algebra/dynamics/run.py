@@ -33,20 +33,22 @@ Which = Literal["initial", "change", "value"]
 Degrees = Literal["usual", "raised", "lowest"]
 """Degrees of the polynomials that represent functions (see ``RunContext``)."""
 Modes = Mapping[str, Mode]
-"""Parameter -> the part of the tensor that is used; parameters that are not listed are used as a whole."""
+"""Parameter -> "init" or "update", if only this part of the tensor is used. Other parameters are used as a whole."""
 Certified = Callable[[str, int], "int | None"]
-"""A function (name, t) -> packed size of a quantity after t updates if it is certified, else None."""
+"""A function (name, t) -> size of a quantity after t updates as a packed exponent, or None if it is not certified."""
 MODES: tuple[Mode, ...] = ("init", "update")
 
 
 class BeyondPowerCounting(Exception):
-    """Raised when a quantity is no power of n, such as a saturated gate or a difference that may cancel."""
+    """Raised when the size of a quantity cannot be found by counting powers of n, such as behind a saturated gate or
+    for a difference that may cancel. The message is the reason."""
 
 
 def name_unknowns(network: Network) -> tuple[str, ...]:
     """Returns the names of the unknown exponents: ``("b.input", ..., "c.input", ..., "alpha")``.
 
-    These are b of every tensor, c and d of every trained tensor, and the free multipliers.
+    These are b (init std) of every tensor, c (learning rate) and d (epsilon) of every trained tensor, and the free
+    multipliers.
     """
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
@@ -57,8 +59,9 @@ class Divisor(NamedTuple):
     """Bounds for a norm whose divisor changes during training.
 
     Attributes:
-        size: packed lower bound on its divisor after any update.
-        gradient: packed upper bound on the gradient at its argument before training.
+        size: lower bound on its divisor after any update, as an exponent of n packed into an integer.
+        gradient: upper bound on the gradient at its argument before training, as an exponent of n packed into an
+            integer.
     """
 
     size: int
@@ -71,12 +74,13 @@ class RunContext:
 
     Attributes:
         growing: axes that count as growing on any ray.
-        degrees: degrees of the polynomials that represent functions. "usual": the number of factors that products of
-            the network have, "raised": two more, "lowest": degree one (``parts.py``).
-        shares: softmax -> axis over which its shares sum to one, if it is not the axis of its index.
-        certified: sizes known from elsewhere; a size that it does not know is taken from the run itself.
+        degrees: degrees of the polynomials that represent functions. "usual": up to the number of factors that products
+            of the network have, "raised": two more, "lowest": degree one (``parts.py``).
+        shares: maps a softmax to the axis over which its values sum to one, if this is not the axis of its index.
+        certified: a function (name, t) that returns a size if it is certified by any run, as an exponent of n packed
+            into an integer; if it returns None, the size is taken from the run itself.
         divisors: for upper bounds, the norms whose divisor after an update differs from the initial one.
-        start: a run with the same values and gradients before training, from which these are taken.
+        start: another run from which values and gradients before training are taken; None to compute them.
         ledger: cache for the results of the run; None for a new one.
         name: name of the run in the cache.
     """
@@ -97,10 +101,10 @@ PLAIN = RunContext()
 
 @dataclass(eq=False)
 class TrainingRun:
-    """Signals and tensors of a training run, with the indices of the equations.
+    """Signals and tensors of a training run. Their indices are those of the equations.
 
-    Standing assumptions (MSSP paper, J.2): the derivative of the loss is Theta(1); one sample; functions as their rules
-    say.
+    Standing assumptions (MSSP paper, J.2): the derivative of the loss is Theta(1); one sample; functions behave as
+    their rules (``rules.py``) say.
 
     Attributes:
         steps: the optimizer steps of the tensors.
@@ -124,7 +128,7 @@ class TrainingRun:
 
     @cached_property
     def tails(self) -> Tails:
-        """The tails of the distributions of signals."""
+        """How heavy the tails of the distribution of each signal are."""
         return Tails(self.network, self.optimizer, self.grows)
 
     def initial(self, signal: str) -> Signal:
@@ -144,16 +148,17 @@ class TrainingRun:
         raise NotImplementedError
 
     def own_statement(self, statement: S) -> S:
-        """Returns the statement of this run's network that has the same output, which may use other indices."""
+        """Returns the statement of this run's network that has the same output as a given statement. It may use other
+        names of indices."""
         own = self.network.producer(statement.out)
         assert isinstance(own, type(statement))
         return own
 
     def read_factor(self, factor: Factor, which: Which, t: int) -> Signal:
-        """Returns a factor of an equation with the indices that it has there.
+        """Returns the signal for a factor of an equation, with the indices that it has in this equation.
 
         Args:
-            factor: the signal in the equation.
+            factor: the factor.
             which: "initial", "change" or "value".
             t: number of updates.
         """
@@ -162,14 +167,14 @@ class TrainingRun:
         return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.indices)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        """Returns a part of a product whose gates have their initial values.
+        """Returns a part of a product, computed with the initial values of its gates.
 
         Law: a product of changes is a sum over its factors, where one factor is replaced by its change, those before it
         have their present values and those after it their initial values.
 
         Args:
             statement: the product.
-            mode: "init" for the initial tensors, "update" for their updates.
+            mode: "init" to use the initial tensors, "update" to use their updates.
             which: "initial", "change" or "value" of the signals.
             t: number of updates.
             x: replaces the signals of the product if given.
@@ -182,8 +187,8 @@ class TrainingRun:
     def gate_change(self, statement: Product, t: int) -> Signal:
         """Returns ``(gates_t - gates_0) * rest_t``: the part of a product that is due to the change of its gates.
 
-        A gate that is replaced by its mean counts only if no summed index grows, because otherwise its fluctuations
-        average out (standing assumption B2 of MSSP paper, J.2).
+        The change of a gate that is represented by its mean counts only if no summed index grows, because otherwise its
+        fluctuations average out (standing assumption B2 of MSSP paper, J.2).
         """
         statement, indices, parts = self.own_statement(statement), self.network.signals[statement.out], []
         weights = expand_product(self.network, statement)[0].weights
@@ -202,7 +207,7 @@ class TrainingRun:
         return self.algebra.scale_by(whole, *self.products.list_scalars(statement.multipliers))
 
     def grows(self, index: str) -> bool:
-        """Whether the axis of an index grows on the ray, or counts as growing."""
+        """Whether the axis of an index grows on the ray, or counts as growing by the settings."""
         axis = self.network.indices[index]
         return axis in self.context.growing or self.algebra.ray[axis] > 0
 
@@ -212,7 +217,7 @@ class TrainingRun:
         Args:
             signal: name of the signal.
             t: number of updates.
-            modes: parts of tensors to which it is restricted.
+            modes: tensors of which only the initial value or only the update is used.
             via: if given, only the path through the statement that computes this signal.
         """
         raise NotImplementedError
@@ -222,7 +227,7 @@ class TrainingRun:
     ) -> Signal:
         """Returns the gradient at the k-th factor of a product: ``above`` times all other factors.
 
-        The other factors are expanded down to their tensors, so that a tensor is multiplied by the gradient before
+        The other factors are written out as products of tensors, so that a tensor is multiplied by the gradient before
         anything else.
 
         Args:
@@ -230,7 +235,7 @@ class TrainingRun:
             k: position of the factor.
             above: gradient at the output of the product.
             t: number of updates.
-            modes: parts of tensors to which the gradient is restricted.
+            modes: tensors of which only the initial value or only the update is used.
             out: indices of the result, by default those of the factor; all others are summed.
         """
         out, updates = statement.factors[k].indices if out is None else out, partial(self.steps.increments, t=t)
@@ -252,16 +257,16 @@ class TrainingRun:
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        """Returns the gradient of a tensor as one tuple of factors for each use: the gradient at the output, then the
-        signals that the tensor multiplies.
+        """Returns the gradient of a tensor as a sum of products, one for each use of the tensor. A product is a tuple
+        of signals: the gradient at the output, then the signals that the tensor multiplies.
 
-        The factors have the indices of the tensor; indices that the tensor does not have are summed.
+        The factors have the indices of the tensor. Indices that the tensor does not have are summed.
 
         Args:
             role: the parameter.
             t: number of updates.
-            above: replaces ``gradient`` for the gradient at an output.
-            acted: replaces ``read_factor`` for the value of a signal.
+            above: computes the gradient at an output; by default ``gradient``.
+            acted: computes the value of a signal; by default ``read_factor``.
         """
         above = above or partial(self.gradient, t=t)
         acted = acted or partial(self.read_factor, which="value", t=t)
@@ -288,21 +293,27 @@ class TrainingRun:
         return signal.replace(name=name)
 
     def note(self, text: str) -> None:
-        """Records an assumption (``spec/glossary.py``), or a reason why something is unknown, for all results that
-        depend on it."""
+        """Records, for all results that depend on it, the name of an assumption (``spec/glossary.py``) or a reason why
+        something is unknown."""
         self.algebra.notes.add(text)
 
     def remember(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
-        """Returns a result, which is computed once and named for explanations."""
+        """Returns a cached result, or computes and caches it with a name for explanations."""
         return self.ledger.remember((self.context.name, *key), lambda: self.with_name(compute(), name))
 
     def compute_once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
-        """Returns the result of applying a rule to a signal; subclasses may share it between signals with equal
-        content."""
+        """Returns the result of applying a rule to a signal. Subclasses may reuse the result for another signal with
+        the same content.
+
+        Args:
+            rule: name of the rule, for the cache.
+            signal: the signal.
+            compute: applies the rule to it.
+        """
         return compute()
 
     def _make_term_part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
-        """Returns the part of one term of a product, as described for ``part``."""
+        """Returns the part of one term of a product; the arguments are those of ``part``."""
         out = self.network.signals[s.out]
         weights = [self.read_factor(w, "initial", 0) for w in term.weights]
         if x is not None:

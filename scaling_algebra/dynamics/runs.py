@@ -1,4 +1,4 @@
-"""The runs of one training, one for each budget, and the bracket of a quantity that each of them gives.
+"""The computations of one training run at different budgets, and the bracket of a quantity that each of them gives.
 
 Read next: ``analysis.py`` (reads the runs, the cheap ones first), ``sparse_routing.py`` (creates a run).
 """
@@ -31,17 +31,17 @@ from .sparse_routing import make_algebra, select_classes
 from .steps import SQUARED, list_odd_powers
 from .trajectory import Trajectory
 
-_ORTHOGONAL = "a norm may cancel it, since it removes multiples of its argument"
+_ORTHOGONAL = "a norm may cancel it, since norms remove multiples of their argument"
 NONE: Mapping[str, Divisor] = {}
 _LONG = 8
-"""Number of tensors on the longest path above which a kernel may have one more leaf for each further tensor."""
+"""Number of tensors on the longest path above which a monomial may have one more leaf for each further tensor."""
 _FRAMES, _DEEPEST = 200, 60_000
-"""Python stack frames allowed for each statement, and in total. Signals are evaluated recursively."""
+"""Number of Python stack frames allowed for each statement, and maximum in total. Signals are evaluated recursively."""
 
 
 @dataclass(eq=False)
 class Runs:
-    """The runs of one training at one point.
+    """The computations of one training run at one point of the scaling, one for each budget.
 
     Attributes:
         ray: the ray.
@@ -49,13 +49,15 @@ class Runs:
         optimizer: the optimizer.
         network: the network.
         table: the named quantities.
-        algebras: one algebra for each budget, with a common cache of kernel products.
-        certified: returns the packed size of a divisor if any run certifies it.
+        algebras: one algebra for each budget; all share a cache of products.
+        certified: a function (algebra, name, t) that returns a size if any run certifies it, as an exponent of n packed
+            into an integer; otherwise None.
         growing: see ``Analysis``.
         routed: see ``Analysis``.
         raised: see ``Analysis``.
-        linear: budgets with which functions are represented by polynomials of degree one.
-        started: returns the run that provides values and gradients before training for a budget, or None.
+        linear: budgets for which functions are represented by polynomials of degree one.
+        started: returns, for a budget, the run from which values and gradients before training are taken; None to
+            compute them.
     """
 
     ray: Ray
@@ -73,8 +75,8 @@ class Runs:
     _runs: dict[Budget, Trajectory] = field(default_factory=dict)
 
     def algebra(self, budget: Budget) -> Algebra:
-        """Returns the algebra for a budget. Kernels contain the tensors that a signal has passed, so deep networks get
-        more leaves."""
+        """Returns the algebra for a budget. In a deep network it allows more leaves of a monomial than the budget,
+        because a monomial contains the tensors on the path to a signal."""
         if budget not in self.algebras:
             some = next(iter(self.algebras.values()), None)
             some = some or make_algebra(self.network, self.ray, budget.gap, self.growing, self.routed)
@@ -85,17 +87,17 @@ class Runs:
         return self.algebras[budget]
 
     def run_for(self, budget: Budget) -> Trajectory:
-        """Returns the run for a budget, which is created once."""
+        """Returns the training run for a budget. It is created at the first call."""
         if budget not in self._runs:
             self._runs[budget] = self.make_run(budget, self.started(budget))
         return self._runs[budget]
 
     def make_run(self, budget: Budget, start: Trajectory | None = None) -> Trajectory:
-        """Creates a run for a budget.
+        """Creates the training run for a budget.
 
         Args:
             budget: the budget.
-            start: a run from which values and gradients before training are taken.
+            start: another run from which values and gradients before training are taken; None to compute them.
         """
         algebra = self.algebra(budget)
         degrees: Degrees = "lowest" if budget in self.linear else "raised" if self.raised else "usual"
@@ -104,7 +106,8 @@ class Runs:
         return trajectory(self.network, algebra, self.point, self.optimizer, context)
 
     def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
-        """Returns a run of upper bounds; its ``why`` is set if there are none.
+        """Returns the training run in which every size is only bounded from above. Its ``why`` is the reason if there
+        are no bounds.
 
         Args:
             divisors: bounds for norms whose divisor after an update differs from the initial one.
@@ -120,8 +123,8 @@ class Runs:
         return run
 
     def bound_gradient(self, s: Function) -> int | None:
-        """Returns a packed upper bound on the gradient at the argument of a function due to this function, before
-        training; None if no bound is known."""
+        """Returns an upper bound, before training, on the gradient that reaches the argument of a function through this
+        function, as an exponent of n packed into an integer; None if no bound is known."""
         sizes, source = list[int](), s.inputs[0].name
         for budget in (BUDGETS[0], INITIAL_BUDGET):
             run = self.run_for(budget)
@@ -134,7 +137,7 @@ class Runs:
         return min(sizes, key=self.algebra(BUDGETS[0]).exponent, default=None)
 
     def read(self, name: str, t: int, budget: Budget) -> Bracket:
-        """Returns the bracket of a quantity that one run gives."""
+        """Returns the bracket of a quantity that the training run with one budget gives."""
         run = self.run_for(budget)
         try:
             with run.ledger.question():
@@ -156,7 +159,8 @@ class Runs:
         return bracket_monomial(algebra.exponent(packed), algebra.form(packed), certain, below, why, notes)
 
     def evaluate(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
-        """Returns a quantity in a run: a signal, or the entry size of a tensor."""
+        """Returns a quantity in a training run: the entry size for an update or a gradient of a tensor, a signal for
+        any other."""
         with self.allow_deep_recursion():
             read: Signal | EntrySize = find_quantity(self.table, name).read(run, t)
         return read
@@ -173,17 +177,18 @@ class Runs:
 
     @cached_property
     def is_nonlinear(self) -> bool:
-        """True if functions, or the steps of an optimizer, are represented by polynomials of degree above one."""
+        """True if a function, or an optimizer step, is represented by a polynomial of a degree above one."""
         return self.has_nonlinear_steps() or any(f.stands_for for f in self.network.functions)
 
     def has_nonlinear_steps(self, signs: bool = False) -> bool:
-        """Whether the optimizer normalises entries and the nonlinear part of its steps may matter.
+        """Whether the optimizer normalises each entry of the gradient, and the nonlinear part of its steps may change a
+        size.
 
-        It may if signals are multiplied three at a time at an index that grows. Steps of a buffer have two values only
-        and count as linear.
+        It may if at least three signals are multiplied along an index that grows. The steps of a buffer (a balancing
+        bias) have two values only and count as linear.
 
         Args:
-            signs: True to consider optimizers that use signs only.
+            signs: True to consider only optimizers that use nothing but the sign of the gradient.
         """
         run, rules = self.run_for(BUDGETS[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), find_buffers(self.network)
@@ -192,14 +197,15 @@ class Runs:
         return any(len(list_odd_powers(run, indices)) > 1 for indices in entries)
 
     def list_lower_forms(self, name: str, t: int) -> tuple[Form, ...]:
-        """Returns the monomials that give a lower bound on a signal; each is a lower bound on every ray and at every
-        point.
+        """Returns monomials each of which is a lower bound on the size of a signal, on every ray and at every point of
+        the scaling.
 
-        The list is empty if the signal is exactly zero, and for updates of tensors, which are no signals.
+        The list is empty if the signal is exactly zero, and for quantities that are sizes of tensors instead of
+        signals.
 
         Raises:
             Exhausted: finding them takes more work than a lower bound may.
-            BeyondPowerCounting: the quantity is no power of n.
+            BeyondPowerCounting: the quantity is not a power of n.
         """
         run = self.run_for(QUICK_BUDGETS[-1])
         with run.ledger.question():
@@ -207,10 +213,10 @@ class Runs:
         return run.algebra.list_forms(read) if isinstance(read, Signal) else ()
 
     def list_step_factors(self, role: str, t: int) -> tuple[Bracket, ...]:
-        """Returns the brackets of the scalar factors of the gradient in the update after t updates; empty if the
-        gradient is exactly zero.
+        """Returns the brackets of the scalar factors by which the optimizer multiplies the gradient after t updates;
+        empty if the gradient is exactly zero.
 
-        These are the learning rate and, if the optimizer uses them, the size of the tensor and the inverse normaliser.
+        These factors are the learning rate and, if the optimizer uses them, the size of the tensor and 1/normaliser.
         """
         factors: tuple[Bracket, ...] = ()
         for budget in BUDGETS:

@@ -40,7 +40,7 @@ def make_algebra(
     Args:
         network: the network.
         ray: the ray.
-        gap: kernels this far below the leading one are dropped.
+        gap: monomials this far below the leading one are dropped.
         growing: axes whose indices are kept even if they do not grow on the ray.
         routed: True to treat K as smaller than M on any ray.
 
@@ -80,7 +80,8 @@ def make_algebra(
 
 
 def select_classes(network: Network, ray: Ray, routed: bool = False) -> tuple[type[Trajectory], type[BoundRun]]:
-    """Returns the classes of the exact run and of the run of upper bounds: those of a single token for K < M.
+    """Returns the class of the exact training run, and that of the training run in which every size is only bounded
+    from above. For K < M these are classes for the signals of a single token.
 
     Args:
         network: the network.
@@ -97,8 +98,8 @@ def is_sparse(network: Network, ray: Ray) -> bool:
 
 
 def select_active(network: Network) -> tuple[Network, dict[str, str]]:
-    """Returns the network with the index of all experts replaced by one of the active experts, and a map new -> old
-    index."""
+    """Returns the network as a single token sees it, with the index of all M experts replaced by one of the K active
+    experts, and a map from new index names to the old ones."""
     taken = "".join(network.indices)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
@@ -134,17 +135,20 @@ def select_active(network: Network) -> tuple[Network, dict[str, str]]:
 
 
 def _is_routing(network: Network, s: Statement) -> bool:
-    """Whether a statement selects experts. A selection along any other index is an ordinary function."""
+    """Whether a statement selects the experts of a token. A selection along any other index is treated as an ordinary
+    function."""
     return isinstance(s, Function) and s.kind.selects and network.axes[s.over] == "M"
 
 
 def _drop_routing(network: Network, s: Statement) -> Statement:
-    """Returns a statement without its selection if this selection is the routing."""
+    """Returns a statement without its selection, if it selects the experts of a token; otherwise the statement
+    itself."""
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _is_routing(network, s) else s
 
 
 def weight_expert_sums(network: Network) -> Network:
-    """Returns the network over all experts in which each sum over experts has the weight K/M of a batch."""
+    """Returns the network for the mean over a batch: all M experts are active, and each sum over experts has the weight
+    K/M."""
 
     def add_weight(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.indices) - set(network.signals[s.out])):
@@ -155,8 +159,8 @@ def weight_expert_sums(network: Network) -> Network:
 
 
 def find_nonlinear_use(network: Network) -> Statement | None:
-    """Returns a function of the output of a sum over experts, or a product of two such outputs; None if there is
-    none."""
+    """Returns the first statement for which the model of this module is not exact: a function of the output of a sum
+    over experts, or a product of two such outputs; None if there is none."""
     summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
@@ -167,8 +171,8 @@ def find_nonlinear_use(network: Network) -> Statement | None:
 
 
 def find_nonzero_function(network: Network) -> Function | None:
-    """Returns a function that is nonzero at unselected experts and enters a sum over experts without a factor that is
-    zero there; None if there is none.
+    """Returns a function that is nonzero at experts which a token does not select, and is summed over experts without a
+    factor that is zero there; None if there is none.
 
     An example is ``sigmoid(topk(x))``, since sigmoid(0) = 1/2.
     """
@@ -192,10 +196,11 @@ def find_nonzero_function(network: Network) -> Function | None:
 
 
 class RoutedTrajectory(Trajectory):
-    """A trajectory of the signals of one token, with updates averaged over a batch of tokens with different experts.
+    """A training run of the signals of one token, which has K of M experts. Updates are averaged over a batch of tokens
+    with different experts.
 
-    ``_batch`` is the run over all experts, ``_among`` maps each index of the active experts to that of all experts, and
-    ``_whole`` are the softmaxes that are normalised over all experts.
+    ``_batch`` is the training run of the batch, in which all experts are active, ``_among`` maps each index of the
+    active experts to that of all experts, and ``_whole`` are the softmaxes that are normalised over all experts.
     """
 
     def __post_init__(self) -> None:
@@ -215,7 +220,8 @@ class RoutedTrajectory(Trajectory):
         self.steps = _TokenSteps(self, self._batch.steps, self._select_own)
 
     def _make_batch_run(self, network: Network, context: RunContext) -> Trajectory:
-        """Returns the run over all experts that describes a batch."""
+        """Returns the training run of the whole batch, in which every expert gets some tokens and is therefore
+        active."""
         return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:
@@ -233,7 +239,7 @@ class RoutedTrajectory(Trajectory):
         return super()._gradient(signal, t, modes, via)
 
     def relative_to_undecayed(self) -> Trajectory:
-        raise BeyondPowerCounting("weight decay where a token is routed to few experts (K < M) is not covered")
+        raise BeyondPowerCounting("weight decay is not covered for K < M; give a ray with K = M")
 
     def gradient_factors(
         self,
@@ -247,7 +253,7 @@ class RoutedTrajectory(Trajectory):
         ]
 
     def _select_own(self, signal: Signal) -> Signal:
-        """Returns the entries of a signal over all experts at the experts of one token."""
+        """Returns the entries of a signal over all experts that belong to the experts of one token."""
         self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restrict_index(signal, old, new)
@@ -258,8 +264,8 @@ class _TokenSteps(TensorSteps):
     """The optimizer steps of a batch, restricted to the experts of one token.
 
     Args:
-        run: the run of the token.
-        batch: the steps of the batch.
+        run: the training run of the token.
+        batch: the optimizer steps of the batch.
         seen: restricts a signal over all experts to those of the token.
     """
 
@@ -279,7 +285,8 @@ class _TokenSteps(TensorSteps):
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):
-    """Upper bounds on the signals of one token, from those of the batch.
+    """A training run of the signals of one token in which every size is only bounded from above, by bounds for the
+    whole batch.
 
     Law: before any sum over active experts, the signals of a token are those of the batch at its own experts, and as
     large as at all experts: there a matrix of all experts acts on one vector, so its operator norm is a bound.
@@ -289,7 +296,7 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
 
     @cached_property
     def _before_sums(self) -> frozenset[str]:
-        """Names of the signals that depend on no sum over active experts."""
+        """Names of the signals that are computed without any sum over active experts."""
         network, behind = self._batch.network, set[str]()
         for s in network.statements:
             along = network.summed_indices(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""

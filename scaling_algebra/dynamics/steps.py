@@ -1,8 +1,9 @@
-"""Steps of an optimizer that normalises the gradient of a tensor: by its signs (Adam), or by its singular values
-(Muon).
+"""Steps of an optimizer that normalises the gradient of a tensor: by the signs of its entries (Adam), or by its
+singular values (Muon).
 
-A gradient is a sum of products, one for each use of the tensor, such as ``g x^T``. A sign drops positive factors, and
-the sign of a sum is not the sum of signs; orthogonalisation sets all singular values to one.
+A gradient is a sum of products, one for each use of the tensor, such as ``g x^T``. The sign of a product does not
+depend on positive factors, and the sign of a sum is not the sum of the signs. Orthogonalisation sets all singular
+values to one.
 Read next: ``updates.py`` (takes the steps), ``scaling_algebra/spec/optimizers.py`` (which optimizers these are).
 """
 
@@ -29,18 +30,19 @@ from .run import BeyondPowerCounting, TrainingRun
 Factors = tuple[Signal, ...]
 """The factors of a gradient for one use of a tensor: the gradient at the output, then the inputs."""
 Step = tuple[tuple[Scalar, ...], Factors]
-"""Scalar factors and a product that a step contains."""
-SQUARED = "a part of it may cancel, since the square of a sign is 1"
-RAISED = "an inverse root of past gradients enlarges the directions in which they differ, which may become as large"
+"""One product in an optimizer step, as a pair (scalar factors, signals)."""
+SQUARED = "its largest term may cancel, since the square of a sign is 1"
+RAISED = "an inverse root of past gradients enlarges the directions in which they differ, perhaps to the largest size"
 SKEWED = 12
-"""Maximum number of kernels of a gradient for which the even part of a step is computed; as many as the first budget
-keeps."""
+"""Maximum number of monomials of a gradient for which higher powers in a step are computed; as many as the first
+budget keeps."""
 Addend = tuple[int | None, frozenset[str], Any]
-"""A term of a sum: (packed size, names of functions and sums that make entries of it exactly zero, the term)."""
+"""A term of a sum, as (its size as a packed exponent, or None if it is unknown or zero; names of the functions and sums
+that make entries of it exactly zero; the term itself)."""
 
 
 def vanishes(factors: Factors) -> bool:
-    """Whether a product of factors is exactly zero."""
+    """Whether a product is exactly zero because one of its factors is."""
     return any(s.is_zero for s in factors)
 
 
@@ -48,7 +50,8 @@ def vanishes(factors: Factors) -> bool:
 
 
 def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
-    """Returns the gradient of a tensor with signals of the same sign instead of its factors, for each use.
+    """Returns the gradient of a tensor, for each use as a tuple of factors, for an optimizer that uses only its sign.
+    In the largest of these products, factors are replaced by simpler signals of the same sign.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and positive factors do not change a sign, so they are replaced by their
     means. The sign of a sum is known only if one product leads.
@@ -78,8 +81,8 @@ def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors
 
 
 def find_zeros(net: Network, signal: str) -> frozenset[str]:
-    """Returns the names of the functions and sums that make a share of a signal's entries exactly zero, such as
-    relu."""
+    """Returns the names of the functions and sums, such as relu, that make a fraction of a signal's entries exactly
+    zero."""
     s = net.producer(signal)
     if isinstance(s, Function):
         if s.kind.gaps and not is_linear(net, s):
@@ -94,15 +97,16 @@ def find_zeros(net: Network, signal: str) -> frozenset[str]:
 
 
 def find_gradient_zeros(net: Network, signal: str) -> frozenset[str]:
-    """Returns the names of the functions and sums that make a share of the entries of a signal's gradient exactly
-    zero."""
+    """Returns the names of the functions and sums that make a fraction of the entries of the gradient at a signal
+    exactly zero."""
     uses = [(s, k) for s, k in net.consumers(signal) if not isinstance(s, Function) or s.kind.kind != "stopped"]
     paths = [_find_path_zeros(net, s, k) for s, k in uses]
     return paths[0] if len(paths) == 1 else frozenset({signal} if paths and all(paths) else ())
 
 
 def _find_path_zeros(net: Network, s: Statement, k: int) -> frozenset[str]:
-    """Returns ``find_gradient_zeros`` for the path through the k-th input of one statement."""
+    """Returns the same as ``find_gradient_zeros``, for the gradient that comes through the k-th input of one statement
+    only."""
     if isinstance(s, Function):
         if s.kind.gaps and not is_linear(net, s):
             return frozenset({s.out})
@@ -114,8 +118,8 @@ def _find_path_zeros(net: Network, s: Statement, k: int) -> frozenset[str]:
 
 
 def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") -> None:
-    """Checks the sums whose signs are used: entries at which the largest term is zero must be zero in the other terms,
-    too.
+    """Checks the sums whose signs an optimizer uses: entries at which the largest term is zero must be zero in the
+    other terms, too.
 
     Args:
         tr: the training run.
@@ -124,7 +128,7 @@ def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = 
         gradient: a signal whose gradient's sign is used; "" for none.
 
     Raises:
-        BeyondPowerCounting: a sum has entries of which a smaller term decides the sign.
+        BeyondPowerCounting: the sign of some entries of a sum depends on a smaller term.
     """
     net, rms = tr.network, tr.algebra.rms
     for name in values:
@@ -147,7 +151,7 @@ def _check_sums(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = 
 
 
 def _select_largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
-    """Returns the largest terms of a sum, after the check of ``_check_zeros``."""
+    """Returns the largest terms of a sum, after checking that the smaller ones decide no sign (``_check_zeros``)."""
     values = [None if size is None else tr.algebra.exponent(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)
     largest = [x for x, value in zip(terms, values, strict=True) if value == top]
@@ -160,26 +164,33 @@ def _select_largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list
 def _check_zeros(name: str, zeros: frozenset[str], others: Sequence[frozenset[str]]) -> None:
     """Checks that the other terms of a sum are zero wherever its largest term is zero.
 
+    Args:
+        name: the sum, for the message.
+        zeros: names of the functions that make entries of the largest term zero.
+        others: the same for each of the other terms.
+
     Raises:
         BeyondPowerCounting: a smaller term decides the sign of these entries.
     """
     if zeros and not all(zeros <= x for x in others):
         raise BeyondPowerCounting(
-            f"the sign of {name}: where {min(zeros)} is exactly zero, so is its largest term, and a smaller one decides"
+            f"the sign of {name} is unknown: where {min(zeros)} is exactly zero, so is its largest term, and a smaller "
+            "one decides"
         )
 
 
 def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
-    """Returns a factor of a step with an unknown term of equal size added if the optimizer averages over steps.
+    """Returns a factor of a step, rescaled to the size of ``whole``. If the optimizer averages over steps, an unknown
+    term of the same size is added.
 
-    The average contains positive factors of other steps, which may differ from those of this step by as much as their
-    size. The total size is that of ``whole``.
+    The average contains the positive factors of other steps, which may differ from those of this step by as much as
+    their size.
 
     Args:
         tr: the training run.
         role: the parameter.
-        s: the factor with positive factors replaced by means.
-        whole: the factor itself.
+        s: the factor after its own positive factors were replaced by their means.
+        whole: the factor before that.
         t: number of updates.
     """
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
@@ -202,7 +213,7 @@ def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) 
 
 
 def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
-    """Returns the position in the list of the product that is larger than all others.
+    """Returns the position in ``gradients`` of the product that is larger than all others.
 
     Raises:
         BeyondPowerCounting: two products are equally large.
@@ -217,19 +228,21 @@ def _find_leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> i
     if first == second:
         symbol = tr.network.tensors[role].symbol
         raise BeyondPowerCounting(
-            f"the sign of a sum: {symbol} is used {len(sizes)} times with gradients of equal size"
+            f"the sign of the gradient of {symbol} is unknown: {symbol} is used {len(sizes)} times with gradients of "
+            "equal size"
         )
     return order[0]
 
 
 def _sums_indices(tr: TrainingRun, role: str, factors: Factors) -> bool:
-    """Whether a gradient is a sum over indices that the tensor does not have."""
+    """Whether the product of the given factors of a gradient sums over indices that the tensor does not have."""
     indices = tr.network.tensors[role].indices
     return any(c not in indices for s in factors for c in s.indices)
 
 
 def _read_gradient_sign(tr: TrainingRun, signal: str, t: int) -> Signal:
-    """Returns a signal with the sign of the gradient at a signal, in which positive factors are replaced by means."""
+    """Returns a signal that has the same sign as the gradient at a signal. As far as possible, positive factors of the
+    gradient are replaced by their means."""
     uses = tr.network.consumers(signal)
     if len(uses) != 1 or signal in find_selection_inputs(tr.network):
         return tr.gradient(signal, t)
@@ -255,8 +268,8 @@ def _read_gradient_sign(tr: TrainingRun, signal: str, t: int) -> Signal:
 
 
 def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
-    """Returns a signal with the sign of a factor, in which positive factors are replaced by means, with the indices of
-    the equation."""
+    """Returns a signal that has the same sign as a factor of an equation, and the factor's indices. Positive factors
+    are replaced by their means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
         return tr.algebra.rename_indices(_read_sign(tr, s.source, t), s.source.indices, factor.indices)
@@ -266,7 +279,8 @@ def _read_sign(tr: TrainingRun, factor: Factor, t: int) -> Signal:
 
 
 def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
-    """Returns a signal marked as the argument of a sign, with all kernels except the leading one as upper bounds.
+    """Returns a signal marked as the argument of a sign. If the network has nonlinear functions, only an upper bound is
+    kept of all monomials but the leading one.
 
     Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
     with functions only one part is known.
@@ -280,16 +294,17 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
 
 
 def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
-    """Returns the products that make up a step that is normalised entry by entry, each with its scalar factors.
+    """Returns an optimizer step that normalises each entry of a gradient as a sum of products, each with its scalar
+    factors.
 
     Law: a step is g / (v + epsilon), where v is as large as g and a function of its sign. So it is linear in g, plus a
     nonlinear part F(g) with a generic odd function F, which is smaller by the factor v / epsilon.
 
     Args:
         tr: the training run.
-        factors: factors of the gradient.
+        factors: the factors of the gradient g.
         names: names of the factors in explanations.
-        share: packed size of v / epsilon, at most 0.
+        share: size of v / epsilon as an exponent of n packed into an integer, at most 0.
         again: True if an earlier step had an equally large nonlinear part.
     """
     odds = (tr.compute_once(("odd", again), s, partial(make_odd_function, tr, s, again)) for s in factors)
@@ -304,17 +319,17 @@ def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], sh
 
 
 def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int, again: bool) -> list[Step]:
-    """Returns the products of several uses of a tensor that an entrywise normalised step contains besides those of each
-    use.
+    """Returns the products that combine several uses of a tensor in a step that normalises each entry of the gradient.
+    The products of a single use are those of ``expand_entrywise``.
 
     Law: F(u v + x y + ...) with a generic odd F contains each product of an odd number of uses, elementwise. If sizes
-    are unknown, or there are many kernels, the result is a bound: F(g) is no larger than g.
+    are unknown, or there are many monomials, the result is a bound: F(g) is no larger than g.
 
     Args:
         tr: the training run.
         role: the parameter.
         gradients: factors of the gradient for each use.
-        share: packed size of v / epsilon (see ``expand_entrywise``).
+        share: size of v / epsilon (see ``expand_entrywise``).
         again: True if an earlier step had an equally large nonlinear part.
     """
     indices = tr.algebra.drop_fixed(tr.network.tensors[role].indices)
@@ -347,10 +362,11 @@ def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors],
 
 
 def list_odd_powers(tr: TrainingRun, indices: str) -> range:
-    """Returns the odd powers in the polynomial that represents an odd function of a signal, elementwise.
+    """Returns the powers 1, 3, ... in the polynomial that represents an odd elementwise function of a signal with these
+    indices.
 
     They go up to the number of factors that products have at an index that grows. At other indices nothing averages
-    out, and the linear part is as large as all others.
+    out, so the linear part is as large as all others and is enough.
     """
     most = max((count_multiplicity(tr.network)[x] for x in indices if tr.grows(x)), default=1)
     more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
@@ -358,16 +374,15 @@ def list_odd_powers(tr: TrainingRun, indices: str) -> range:
 
 
 def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
-    """Returns a generic odd function of a factor of a gradient, elementwise; the factor itself if only its linear part
-    matters.
+    """Returns a generic odd function of a signal x, elementwise; x itself if only the linear part matters.
 
-    Law: it is x + x^3 + ... with generic coefficients. Terms of x that sum to zero do so no longer. Powers above the
-    first matter in products of as many signals, if x has two or more kernels. If x is not symmetric, these powers have
-    a mean, which appears in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
+    Law: the function is x + x^3 + ... with generic coefficients. Terms of x that sum to zero do so no longer. Powers
+    above the first matter in products of as many signals, if x has two or more monomials. If x is not symmetric, these
+    powers have a mean, which appears in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
 
     Args:
         tr: the training run.
-        s: the factor x.
+        s: the signal x, a factor of a gradient.
         again: True if an earlier step had an equally large nonlinear part.
     """
     whole = tr.algebra.forget_centred(s)
@@ -396,12 +411,12 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
 
 
 def _find_even_number(tr: TrainingRun, s: Signal) -> int:
-    """Returns the smallest odd number of kernels of a signal whose product is even in every tensor; 0 if there is none.
+    """Returns the smallest odd number of monomials of a signal whose product is even in every tensor; 0 if there is
+    none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even.
 
     If there is none, some change of signs of the tensors changes the sign of the signal, which is therefore symmetric.
     The result is 0 also if the signal is no larger than its mean and its squares, or if its nonlinear part is only a
-    bound, since functions of it are no larger either. For the kernels {U, V, U V} it is 3: the product U V (U V) is
-    even.
+    bound, since functions of it are no larger either.
     """
     places: dict[str, int] = {}
     parity: dict[int, int | None] = {}
@@ -423,7 +438,7 @@ def _find_even_number(tr: TrainingRun, s: Signal) -> int:
 
 
 def _spans_one(vectors: Iterable[int]) -> bool:
-    """Whether 1 is a sum modulo two of some of the given bit vectors."""
+    """Whether the number 1 is the exclusive or (``^``) of some of the given integers."""
     basis: list[int] = []
 
     def reduce_modulo_basis(x: int) -> int:
@@ -437,13 +452,19 @@ def _spans_one(vectors: Iterable[int]) -> bool:
 
 
 def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
-    """Returns a factor of a normalised step, plus an independent Gaussian for the nonlinear part of its sign if there
-    are norms.
+    """Returns a factor of a normalised step, with an independent Gaussian added for the nonlinear part of its sign if
+    the network has norms.
 
     Law: sign(u) is a multiple of u plus higher Hermite parts, which are uncorrelated with everything linear in u. If a
     norm removes the direction of u, these parts are what remains; otherwise they are no larger than the linear part. If
     the largest part of u is a single number, the sign is that of the number, and only an upper bound on the effect of
     the smaller parts is known.
+
+    Args:
+        tr: the training run.
+        s: the factor, or an odd function of it.
+        whole: the factor itself, whose name the result gets.
+        name: name of the factor in explanations.
     """
     varying = {k: e for k, e in s.terms.items() if _varies(tr, s, k)}
     if varying and varying.keys().isdisjoint(tr.algebra.find_leading(s)):
@@ -456,7 +477,7 @@ def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Sign
 
 
 def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
-    """Whether a kernel of a signal varies along an index of the signal."""
+    """Whether a monomial (``k`` is its id) varies along any index of a signal."""
     return any(tr.algebra.kernel(k).leaves_along(at) for at in range(len(s.indices)))
 
 
@@ -464,8 +485,8 @@ def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
 
 
 def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
-    """Returns, for each use of a tensor, the factor by which orthogonalisation scales its gradient, relative to the
-    size of the whole gradient; None if the gradient of the use is exactly zero.
+    """Returns, for each use of a tensor, the factor by which orthogonalising the whole gradient enlarges the gradient
+    of this use, relative to the largest one; None if the gradient of the use is exactly zero.
 
     Law: rank-one matrices with asymptotically orthogonal factors are singular directions, and each is scaled to
     singular value one. Those that share a factor add up to one rank-one matrix. A fixed number of Newton-Schulz steps
@@ -473,8 +494,8 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
     scales it to one as well.
 
     Raises:
-        BeyondPowerCounting: the gradient has growing rank or overlapping directions; or Newton-Schulz steps meet
-            directions of different size; or only a smaller part of the gradient differs between tokens.
+        BeyondPowerCounting: the gradient has growing rank or overlapping directions; or Newton-Schulz steps are applied
+            to directions of different size; or only a smaller part of the gradient differs between tokens.
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
@@ -485,8 +506,8 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
         if (summed := _find_summed_index(tr, role, k)) and any(_has_one_direction(tr, s) for s in gradients[k]):
             raise BeyondPowerCounting(
-                f"the gradient of {symbol} sums over {summed}, along which its largest part has one direction: "
-                "smaller parts have others, whose singular values are set to one, too"
+                f"the gradient of {symbol} sums over {summed}, but its largest part has the same direction for each "
+                f"{summed}: smaller parts have other directions, whose singular values are set to one, too"
             )
     shares: list[Scalar | None] = [None] * len(gradients)
     if len(there) == 1:
@@ -516,15 +537,16 @@ def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factor
 
 
 def _find_summed_index(tr: TrainingRun, role: str, k: int) -> str:
-    """Returns an index of fixed length, such as tokens, over which the gradient of a use is summed; "" if there is
-    none."""
+    """Returns an index of fixed length, such as that of tokens, over which the gradient of the k-th use of a tensor is
+    a sum; "" if there is none."""
     use = tr.network.uses(role)[k]
     indices = dict.fromkeys("".join([use.indices, *(x.indices for x in use.factors)]))
     return next((c for c in indices if c not in tr.network.tensors[role].indices and not tr.grows(c)), "")
 
 
 def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
-    """Tests whether the largest monomials of a factor are the same vector for all tokens while smaller ones exist.
+    """Tests whether the largest monomials of a factor are the same vector for all tokens, although smaller monomials
+    are not.
 
     Law: a monomial differs between tokens if it has a tensor with an index of fixed length, by which it acts on data.
     """
@@ -537,8 +559,9 @@ def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
 
 
 def add_raised_directions(tr: TrainingRun, factors: Factors) -> Factors:
-    """Returns the factors of a gradient with an unknown term of equal size added to each, for steps with inverse roots
-    of sums over steps (Shampoo).
+    """Returns the factors of a gradient with an unknown term of equal size added to each, for optimizers that multiply
+    by inverse roots of sums over steps (Shampoo). In a network without norms or softmax the factors are returned
+    unchanged.
 
     Law: (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4) enlarges the directions in which the gradients of several steps differ,
     the smaller ones more, up to the size of the largest. They matter if a norm removes the largest direction.
@@ -561,14 +584,14 @@ def _share_factor(a: Factors, b: Factors) -> bool:
 
 
 def _undo_relabelling(s: Signal) -> Signal:
-    """Returns the signal from which a signal was obtained by renaming indices."""
+    """Returns the signal from which a signal was obtained by renaming indices; the signal itself if it was not."""
     while s.origin is not None and s.origin.rule == "relabelled":
         (s,) = s.origin.operands
     return s
 
 
 def _are_orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
-    """Whether both factors of one rank-one matrix are asymptotically orthogonal to those of another."""
+    """Whether two rank-one matrices are asymptotically orthogonal in both of their factors."""
     if len(a) != 2 or len(b) != 2 or _sums_indices(tr, role, a) or _sums_indices(tr, role, b):
         return False
     copies = tr.optimizer.of(role).matrix(tr.network, role).copies
@@ -589,7 +612,8 @@ def _are_orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
 
 
 def _count_entries(tr: TrainingRun, indices: str) -> dict[str, int]:
-    """Returns the number of entries along some indices as axis -> power, without axes of fixed length."""
+    """Returns the number of entries along some indices as a map: axis -> how many of the indices run along it. Axes of
+    fixed length are left out."""
     powers: dict[str, int] = {}
     for c in indices:
         axis = tr.network.indices[c]

@@ -1,9 +1,10 @@
-"""The tails of signals: a bound on the degree of the polynomial in Gaussians that represents an entry.
+"""How heavy the tails of a signal's distribution are: a bound on the degree of the polynomial in Gaussians that
+represents an entry.
 
 ``W x`` with an initial tensor W has degree 1, a product of two such signals degree 2. Sums over an index that grows are
 Gaussian. Bounded functions have no tails, and no function but exp grows faster than its argument or has an unbounded
-slope. exp of a signal of degree one has all moments, of degree two or more none for generic constants. A factor that
-does not vary along a summed index keeps its degree: v_i in sum_a U_ba u_a v_i.
+slope. If x has degree one, exp(x) has all moments; if x has a higher degree, exp(x) has none for generic constants. A
+factor that does not vary along a summed index keeps its degree: v_i in sum_a U_ba u_a v_i.
 Read next: ``functions.py`` (uses it for the argument of exp, and of a softmax along an index that grows).
 """
 
@@ -28,7 +29,7 @@ PLAIN: Monomials = frozenset({Monomial()})
 
 
 class Tails:
-    """Finds the degrees of the signals of a run, each once.
+    """Finds the degree of each signal in a training run.
 
     Args:
         network: the network.
@@ -41,7 +42,7 @@ class Tails:
         self._found: dict[tuple[str, str, int], Monomials] = {}
 
     def initial_degree(self, signal: str) -> int:
-        """Returns the degree of a signal before training."""
+        """Returns the degree in Gaussians of a signal before training (``STEEP`` for exp)."""
         return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
     def change_degree(self, signal: str, t: int) -> int:
@@ -59,7 +60,13 @@ class Tails:
         return self._found[key]
 
     def _read_factor(self, what: str, x: Factor, t: int) -> Monomials:
-        """Returns the terms of a factor, with the indices that it has in an equation."""
+        """Returns the terms of a factor of an equation, with the indices that it has there.
+
+        Args:
+            what: "initial" or "change".
+            x: the factor.
+            t: number of updates.
+        """
         compute = {"initial": self._initial, "change": self._change}[what]
         return _rename_indices(self._compute_once(what, x.name, t, compute), self._network.signals[x.name], x.indices)
 
@@ -111,8 +118,13 @@ class Tails:
         return paths
 
     def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
-        """Returns the part of W^T W h that is a multiple of h, if the tensor W acts on a signal that depends on W; else
-        no terms."""
+        """Returns the part of a product ``W x`` that arises if x itself depends on the tensor W, as in W W^T W h: it
+        contains a multiple of h. No terms if x does not depend on W.
+
+        Args:
+            s: the product.
+            degree: returns the degree of a signal.
+        """
         if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
         before, todo = set[str](), [x.name for x in s.factors]
@@ -124,20 +136,28 @@ class Tails:
         return self._make_monomial(self._network.signals[s.out], max(map(degree, before)))
 
     def _multiply(self, s: Product, out: str, operands: Iterable[Monomials], t: int = 1) -> Monomials:
-        """Returns the terms of a product, which sums over the indices that ``out`` lacks. A trained tensor has a
-        degree, too."""
+        """Returns the terms of a product of factors and, if the statement has one, its tensor. It sums over the indices
+        that ``out`` lacks.
+
+        Args:
+            s: the statement.
+            out: indices of the result.
+            operands: the terms of each factor.
+            t: the degree with which the tensor counts, at most 2.
+        """
         tensor = [self._make_monomial(s.tensor.indices, min(t, 2))] if s.tensor else []
         return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
 
     def _sum_indices(self, x: Monomial, out: str) -> Monomial:
-        """Returns a monomial after the sum over the indices that ``out`` lacks: factors that vary along them become one
-        Gaussian."""
+        """Returns a monomial after summing over the indices that ``out`` lacks: all factors that vary along them are
+        replaced by one Gaussian."""
         summed = {indices for indices, _ in x if not indices <= set(out)}
         sums = [(frozenset[str]().union(*summed) & set(out), 1)] if summed else []
         return _multiply_monomials([frozenset(part for part in x if part[0] not in summed), frozenset(sums)])
 
     def _classify_function(self, s: Statement) -> Monomials | None:
-        """Returns the terms of a function's values if their degree is not that of its argument; else None."""
+        """Returns the terms of the output of a statement if it is noise, or a function that changes the degree of its
+        argument (bounded or steep functions); None if the degree is that of the inputs."""
         if not isinstance(s, Function):
             return None
         indices = self._network.signals[s.out]
@@ -148,21 +168,21 @@ class Tails:
         return PLAIN if s.kind.bounded else None
 
     def _make_monomial(self, indices: str, degree: int) -> Monomials:
-        """Returns a single term of the given degree that varies along the growing ones among some indices."""
+        """Returns a single term of the given degree. It varies along those of the given indices that grow."""
         return frozenset({frozenset({(self._select_growing(indices), degree)})})
 
     def _select_growing(self, indices: str) -> frozenset[str]:
-        """Returns the indices whose axis grows."""
+        """Returns those of the given indices whose axis grows."""
         return frozenset(filter(self._grows, indices))
 
 
 def _find_degree(monomials: Monomials) -> int:
-    """Returns the largest degree of a signal's terms."""
+    """Returns the largest degree of the given terms of a signal."""
     return max(sum(degree for _, degree in x) for x in monomials)
 
 
 def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
-    """Returns the product of monomials; degrees of factors with the same indices add up, to ``STEEP`` at most."""
+    """Returns the product of monomials. Degrees of factors with the same indices are added, up to ``STEEP`` at most."""
     degrees = Counter[frozenset[str]]()
     for x in factors:
         degrees.update(dict(x))
@@ -170,6 +190,6 @@ def _multiply_monomials(factors: Iterable[Monomial]) -> Monomial:
 
 
 def _rename_indices(monomials: Monomials, old: str, new: str) -> Monomials:
-    """Returns the terms of a signal with renamed indices, ``old`` to ``new`` position by position."""
+    """Returns the terms of a signal after renaming indices: the k-th index of ``old`` becomes the k-th of ``new``."""
     to = dict(zip(old, new, strict=True))
     return frozenset(frozenset((frozenset(to[c] for c in indices), d) for indices, d in x) for x in monomials)

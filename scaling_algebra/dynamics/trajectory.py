@@ -1,7 +1,7 @@
-"""The exact run of training: all signals of the forward pass, the backward pass and the updates, at every step.
+"""The exact training run: all signals of the forward pass, the backward pass and the updates, at every step.
 
-The backward pass is the derivative of the network, so no gradient is written by hand. The gradient of a tensor is kept
-as products (gradient at the output) * (input), one for each use of the tensor.
+The backward pass is the derivative of the network, so no gradient is written by hand. The gradient of a tensor is
+stored as products (gradient at the output) * (input), one for each use of the tensor.
 Read next: ``rules.py`` (the effect of training on each kind of statement), ``quantities.py`` (named parts),
 ``newton.py`` (which exponents make them Theta(1)).
 """
@@ -28,7 +28,8 @@ from .updates import DecayingSteps, TensorSteps
 
 
 class Trajectory(TrainingRun):
-    """The signals of a training run as exponents, computed on demand and cached. Implements ``quantities.Run``."""
+    """The signals of a training run as sums of monomials with exponents of n, computed on demand and cached. Implements
+    ``quantities.Run``."""
 
     stepping: type[TensorSteps] = TensorSteps
     steps: TensorSteps
@@ -58,8 +59,8 @@ class Trajectory(TrainingRun):
         return find_rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Returns the effective update of a tensor, times its initial input, restricted to gradients that came through
-        ``via``."""
+        """Returns the part of the change of a signal ``W x`` that is due to an update of W by those gradients only
+        which came through the signal ``via``. For x the initial value is used."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
         x, indices = self.read_factor(statement.factors[0], "initial", 0), self.network.signals[signal]
@@ -77,7 +78,7 @@ class Trajectory(TrainingRun):
         """Returns a signal divided by the size of the signal ``source`` after t updates.
 
         Raises:
-            Exhausted: that size is not certified.
+            Exhausted: the size of ``source`` is not certified.
         """
         whole = self.value(source, t)
         if not self.algebra.is_certified(whole):
@@ -88,7 +89,7 @@ class Trajectory(TrainingRun):
         return apply_divisor(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
-        """Returns the inner product of two signals over all indices except that of the experts.
+        """Returns the inner product of two signals. It sums over all indices except those of experts.
 
         Raises:
             ValueError: the signals have different indices.
@@ -108,8 +109,8 @@ class Trajectory(TrainingRun):
         return run
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
-        """Returns the gradient of an auxiliary loss at a signal, divided by the largest gradient of the output there
-        during the first updates.
+        """Returns the gradient of an auxiliary loss at a signal, divided by the size of the output's gradient at this
+        signal: the largest one during the first updates.
 
         Raises:
             Exhausted: the size of the output's gradient is not certified.
@@ -129,7 +130,8 @@ class Trajectory(TrainingRun):
         return self.algebra.scale_by(self.for_loss(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def relative_to_undecayed(self) -> Trajectory:
-        """Returns the same run, in which weight decay is one more increment of each tensor along its initial value."""
+        """Returns a run of the same training in which weight decay counts as an update of each tensor along its initial
+        value."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
         run = partial(_DecayingTrajectory, self.network, self.algebra, self.point, self.optimizer, context)
         return self.ledger.remember((self.context.name, "decaying"), run)
@@ -165,14 +167,20 @@ class Trajectory(TrainingRun):
         return self.algebra.add(paths)
 
     def count_selections(self, mask: Function, indices: str, t: int) -> Signal:
-        """Returns the number of tokens that select each entry, minus the mean; the steps of a balancing bias follow
-        it."""
+        """Returns the number of tokens that select each entry, minus the mean over entries. A balancing bias is updated
+        by this number instead of a gradient.
+
+        Args:
+            mask: the function that selects.
+            indices: indices of the bias.
+            t: number of updates.
+        """
         chosen = self.algebra.tensor(ENTRYWISE.name_selection(self, mask, t), indices, 0)
         return self.algebra.subtract_mean(chosen, mask.over) if mask.over in chosen.indices else chosen
 
 
 class _DecayingTrajectory(Trajectory):
-    """A trajectory in which weight decay is an increment of the tensor."""
+    """A training run in which the decay of a tensor's initial value counts as one of its updates."""
 
     decays = True
     stepping = DecayingSteps

@@ -1,7 +1,7 @@
 """The optimizer steps of a training run, computed from the gradients of each tensor.
 
-SGD with learning rate eta gives one increment ``eta * g x`` for each use of a tensor, Adam the same with
-``1/normaliser``, and signs and orthogonalised matrices other factors (``steps.py``).
+For each use of a tensor, SGD with learning rate eta gives one increment ``eta * g x``, and Adam ``eta * g x /
+normaliser``. Optimizers that use signs or orthogonalised matrices change the factors g and x as well (``steps.py``).
 Read next: ``steps.py`` (signs and singular directions of gradients), ``products.py`` (multiplies increments).
 """
 
@@ -31,14 +31,14 @@ HALF = Fraction(1, 2)
 
 
 class TensorSteps:
-    """The steps of all tensors of a run, computed on demand and cached."""
+    """The optimizer steps of all tensors in a training run, computed on demand and cached."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run, self.network, self.algebra = run, run.network, run.algebra
         self.point, self.optimizer = run.point, run.optimizer
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns the increments of the first t steps of a tensor."""
+        """Returns the updates of a tensor in the first t steps; an empty list if it is frozen."""
         increments = []
         for step in range(0 if role in self.point.frozen else t):
             increments += self.run.ledger.remember(
@@ -47,13 +47,14 @@ class TensorSteps:
         return increments
 
     def _make_step(self, role: str, step: int) -> list[Increment]:
-        """Returns one step of a tensor, as one or more increments for each use; empty if the gradient is exactly
-        zero."""
+        """Returns the update of a tensor in one step, as one or more increments for each use of the tensor; empty if
+        the gradient is exactly zero."""
         scalars = self.list_step_scalars(role, step)
         return self.check_constraint(role, self.make_increments(role, step, scalars)) if scalars else []
 
     def check_constraint(self, role: str, increments: list[Increment]) -> list[Increment]:
-        """Returns a step, after checking that projecting the weights back onto a norm constraint changes no exponent.
+        """Returns the increments of a step unchanged, after checking that projecting the weights back to a given norm
+        changes no exponent.
 
         Law: the projection multiplies a row, a column or the matrix by (norm before) / (norm after the step). This
         factor is Theta(1) if the step is no larger than the weights in the constrained norm. The spectral norm of a
@@ -67,7 +68,7 @@ class TensorSteps:
 
         Raises:
             BeyondPowerCounting: the step is larger than the weights, so the projection shrinks them by a power of n; or
-                the norms are those of few entries.
+                the constrained norms are those of few entries.
         """
         rule, b = self.optimizer.of(role), self.point.b[role]
         if not increments or b is None or rule.relative or not rule.constrains(self.network, role):
@@ -76,7 +77,8 @@ class TensorSteps:
         one, normed = rule.matrix(self.network, role), rule.constrained_indices(self.network, role)
         if not live(normed) and live(one.rows + one.columns):
             raise BeyondPowerCounting(
-                f"{rule.name} constrains norms of few entries of {symbol}, which follow the gradients of these entries"
+                f"{rule.name} keeps norms of {symbol} that consist of few entries, so projecting them back depends on "
+                "the gradients of these entries"
             )
         size = self._find_largest(
             [self.run.products.measure_entry(role, x.factors, x.scalars) for x in increments]
@@ -92,7 +94,8 @@ class TensorSteps:
         return increments
 
     def list_step_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
-        """Returns the scalar factors of the gradient in a step; empty if the step is exactly zero."""
+        """Returns the scalar factors by which one step of a tensor multiplies its gradient; empty if the step is
+        exactly zero."""
         stays = self.point.b[role] is None and self.optimizer.of(role).constrains(self.network, role)
         return (
             ()
@@ -101,35 +104,36 @@ class TensorSteps:
         )
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
-        """Returns the entry size of the gradient of a tensor.
+        """Returns the root-mean-square of the entries of a tensor's gradient after t updates.
 
-        Law: it is the largest of its uses; rms(u v) = rms(u) rms(v) if no index is summed, for polynomials of
-        Gaussians.
+        Law: the gradient is as large as the largest of its products, one for each use; rms(u v) = rms(u) rms(v) if no
+        index is summed, for polynomials of Gaussians.
         """
         return self._find_largest(
             [self.run.products.measure_entry(role, factors) for factors in self.run.gradient_factors(role, t)]
         )
 
     def update_size(self, role: str, t: int) -> EntrySize:
-        """Returns the entry size of ``W_t - W_0``."""
+        """Returns the root-mean-square of the entries of ``W_t - W_0``."""
         return self._find_largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
-        """Returns the increments of ``W_t - W_0``, each with its entry size."""
+        """Returns the increments whose sum is ``W_t - W_0``, each with the root-mean-square of its entries."""
         return [
             (step, self.run.products.measure_entry(role, step.factors, step.scalars))
             for step in self.increments(role, t)
         ]
 
     def _find_largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
-        """Returns the entry size of a sum from those of its terms."""
+        """Returns the size of a sum, given those of its terms: the largest one."""
         packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.exponent)
         if len(packed) > 1 and self.algebra.exponent(packed[-2]) == self.algebra.exponent(packed[-1]):
             self.run.note("generic-constants")
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
     def measure_tensor(self, role: str, t: int) -> Scalar:
-        """Returns the entry size of a tensor after t updates; at least Theta(1) for a tensor that starts at zero."""
+        """Returns the size of a tensor's entries after t updates, as a scalar factor. For a tensor that starts at zero
+        it is at least Theta(1)."""
         b = self.point.b[role]
         start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
         moved = self.update_size(role, t)
@@ -137,15 +141,20 @@ class TensorSteps:
         return Scalar(f"size of {role} before step {t + 1}", size, moved.certain)
 
     def list_learning_rate(self, role: str) -> list[Scalar]:
-        """Returns the learning rate of a tensor and, if the optimizer has one, the factor for its shape."""
+        """Returns the learning rate of a tensor and, if the optimizer multiplies it by a factor for the tensor's shape,
+        this factor."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if shape := self.optimizer.of(role).shape_factor(self.network, role, self.algebra.ray).terms:
             rates.append(Scalar(f"shape factor of {role}", self.algebra.pack_powers(dict(shape))))
         return rates
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
-        """Returns the scalar factors of the gradient in a step: learning rate, size of the tensor, inverse
-        normaliser."""
+        """Returns the scalar factors by which a step multiplies a nonzero gradient: the learning rate and, if the
+        optimizer uses them, the size of the tensor and 1/normaliser.
+
+        Raises:
+            Exhausted: the size of the gradient, and so the normaliser, is unknown.
+        """
         rule, rates = self.optimizer.of(role), self.list_learning_rate(role)
         if rule.keeps_norm:
             rates.append(self.measure_tensor(role, 0))
@@ -170,12 +179,19 @@ class TensorSteps:
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
 
     def gradient_size(self, role: str, step: int) -> EntrySize:
-        """Returns the entry size of the gradient of a step, preferably one certified elsewhere."""
+        """Returns the size of the gradient's entries in a step: the certified size if there is one, otherwise the size
+        that this training run gives."""
         size = self.run.context.certified(f"g{self.network.tensors[role].symbol}", step)
         return self.raw_gradient_size(role, step) if size is None else EntrySize(size)
 
     def make_increments(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
-        """Returns the increments of one step of a tensor, given the scalar factors of its gradient."""
+        """Returns the update of a tensor in one step as a list of increments.
+
+        Args:
+            role: the parameter.
+            step: number of the step.
+            scalars: the factors from ``list_step_scalars``.
+        """
         gradients, uses = self.run.gradient_factors(role, step), self.network.uses(role)
         shares: Sequence[Scalar | None] = ()
         rule = self.optimizer.of(role)
@@ -202,9 +218,16 @@ class TensorSteps:
         return increments
 
     def find_nonlinear_share(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
-        """Returns how much of a step is nonlinear in the gradient, and whether an earlier step had as much.
+        """Returns how large the part of a step is that is nonlinear in the gradient, and whether it was as large in an
+        earlier step.
 
-        The share is the packed size of the normaliser without epsilon, divided by the normaliser with epsilon.
+        The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as an exponent
+        of n packed into an integer: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
+
+        Args:
+            role: the parameter.
+            step: number of the step.
+            scalars: the factors from ``list_step_scalars``.
         """
         run = [(k, self.list_step_scalars(role, k)) for k in range(step)]
         before = [self.divide_gradient(role, k, x) for k, x in run if x]
@@ -212,19 +235,20 @@ class TensorSteps:
         return share, any(self.algebra.exponent(x) == self.algebra.exponent(share) for x in before)
 
     def divide_gradient(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
-        """Returns the packed size of a gradient divided by its normaliser; at most 0, and less if epsilon exceeds the
-        gradient."""
+        """Returns the size of a gradient divided by its normaliser, as an exponent of n packed into an integer: at most
+        0, and negative if epsilon exceeds the gradient."""
         own = self.raw_gradient_size(role, step)
         size = own.packed if own.certain else self.gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.exponent(size + scalars[-1].size), {}, {}))
 
     def read_gradient_via(self, signal: str, step: int, via: str) -> Signal:
-        """Returns the gradient of a step at a signal, restricted to the path through one statement."""
+        """Returns the gradient at a signal in one step, restricted to what comes through the statement that computes
+        ``via``."""
         return self.run.gradient(signal, step, via=via)
 
 
 class DecayingSteps(TensorSteps):
-    """Steps that include the decrease of the initial values by decoupled weight decay.
+    """Optimizer steps that include the decay of initial values by decoupled weight decay.
 
     Law: W_t = (1 - lr decay)^t W_0 + updates with lr decay = Theta(1), so W_t - W_0 contains a Theta(1) multiple of
     W_0. A frozen tensor is not in the optimizer and does not decay.

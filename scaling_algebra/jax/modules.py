@@ -73,7 +73,7 @@ def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
     if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
         raise UsageError(f"{odd[0]} is not an array of floats; let init return trainable parameters only")
     names = [name_of(path) for path, _ in paths]
-    numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 is as blocks.0 of torch
+    numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 corresponds to block.0 of torch
     apart = len({*numbered}) == len(names) and not any(a.startswith(f"{b}.") for a in numbered for b in numbered)
     return JaxModel(init, apply, tuple(inputs), tuple(numbered if apart else names), tree, tuple(x for _, x in paths))
 
@@ -142,7 +142,7 @@ def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, 
 
     def build_torch(sizes: Mapping[str, int]) -> tuple[JaxModule, tuple[Tensor, ...]]:
         model = model_at(build, sizes)
-        key = repr((dict(sizes), dict(getattr(sizes, "sizes", {})), model.shapes))  # the program is that of the sizes
+        key = repr((dict(sizes), dict(getattr(sizes, "sizes", {})), model.shapes))  # the program depends on the sizes
         if key not in programs:
             programs[key] = program_of(model)
         return build_module(model, programs[key])

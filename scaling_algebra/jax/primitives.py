@@ -41,7 +41,8 @@ def broadcast(params: Params, x: Tensor) -> Tensor:
     for d in range(len(shape)):
         if d not in places:
             spread = spread.unsqueeze(d)
-    sizes = [n if m == 1 else m for n, m in zip(shape, spread.shape, strict=True)]  # m is another n in a top-K of all
+    # m differs from n in a top-K that selects all
+    sizes = [n if m == 1 else m for n, m in zip(shape, spread.shape, strict=True)]
     return spread if sizes == [*spread.shape] else spread.expand(sizes)
 
 

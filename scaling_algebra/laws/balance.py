@@ -218,7 +218,7 @@ def format_term(e: Expr) -> Text:
 
 
 def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
-    """Solves the equations for one quantity each.
+    """Solves each equation for one of its quantities, so that this quantity can be substituted everywhere.
 
     Args:
         equations: the equations.
@@ -243,7 +243,7 @@ def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Se
 
 
 def _absorb_fixed(m: Monomial, fixed: Sequence[str]) -> Monomial:
-    """Moves fixed quantities into the coefficient, and drops logarithms."""
+    """Returns a monomial with the fixed (constant) quantities moved into its coefficient, and without logarithms."""
     factors = [parameter(name) ** e for name, e in m.powers if name in fixed]
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
@@ -288,7 +288,7 @@ def _check_problem(
 
 
 def _make_grid(title: str, sizes: Mapping[str, Monomial], times: bool) -> Grid:
-    """Makes a table of sizes; its column of prefactors is there if ``times`` is true."""
+    """Makes a table of quantities and their monomials; it has a column of prefactors if ``times`` is true."""
     header = (literal(title), "grows as", "times")[: 2 + times]
     return Grid.of(
         header, [(n, format_power(m), _format_factor(m.coefficient))[: len(header)] for n, m in sizes.items()]

@@ -184,7 +184,7 @@ def solve_for_ones(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, M
 
 
 def _sum_weights(weights: Sequence[Expr], chosen: Sequence[int], group: Sequence[int | None], of: int | None) -> Expr:
-    """Returns the sum of the weights of the rows that belong to one group.
+    """Returns the sum of the weights of those chosen rows that belong to one group (such as one constraint).
 
     Args:
         weights: weights of the chosen rows.

@@ -81,13 +81,13 @@ class GrowthSystem:
     def core(
         self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
     ) -> tuple[str, ...]:
-        """Returns the labels of a smallest contradictory set of relations; empty if none is found.
+        """Returns the labels of a smallest contradictory set of relations; empty if the relations are consistent.
 
         Args:
-            strict: equal powers violate strict relations.
-            logs: logarithms count, each as an unknown that is not negative.
-            loose: strict relations are omitted.
-            more: further clauses.
+            strict: whether equal powers violate a strict relation (``<<``).
+            logs: whether powers of logarithms count, as non-negative unknowns.
+            loose: whether strict relations are omitted.
+            more: further clauses to take into account.
         """
         given, rows = [*self._facts, *more], list[Clause]()
         for row, m, sizes in self._rows:

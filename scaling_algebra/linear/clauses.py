@@ -26,9 +26,9 @@ class Clause:
     """A disjunction of inequalities, at least one of which must hold.
 
     Attributes:
-        label: the desideratum that requires it.
+        label: name of the desideratum that requires it.
         atoms: the inequalities.
-        because: the fact about the network from which it follows.
+        because: what the clause says about the network, in words.
     """
 
     label: str
@@ -37,11 +37,11 @@ class Clause:
 
 
 class Undecided(Exception):
-    """Raised if a proof needs something that is not known."""
+    """Raised if a proof needs something that is not known, such as an undecided size. The message says what."""
 
 
 class ClauseSolver:
-    """Solves clauses over the rationals, with one z3 assumption for each label.
+    """Solves clauses over the rationals. Clauses with the same label can be switched on and off together.
 
     It uses a z3 context of its own, so that other solvers in the process cannot change its answers.
 
@@ -68,7 +68,7 @@ class ClauseSolver:
         self._assert(clause)
 
     def model(self, more: Iterable[Clause] = ()) -> dict[str, Fraction] | None:
-        """Returns values of the unknowns that satisfy all clauses plus `more`, or None if there are none."""
+        """Returns values of the unknowns that satisfy all clauses plus `more`; None if there are none."""
         with self._beside(more):
             model = self._model(*self._labels.values())
             return None if model is None else self._values(model)
@@ -78,9 +78,10 @@ class ClauseSolver:
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
     def can_hold(self, clauses: Iterable[Clause]) -> bool | None:
-        """Returns whether clauses, whose names may be products, can be satisfied; None if `STEPS` do not decide it.
+        """Returns whether clauses that may contain products of unknowns (``p*x``) can be satisfied; None if z3 does not
+        decide it within the resource limit ``STEPS``.
 
-        Each question gets a solver of its own without assumptions: with assumptions z3 exceeds its resource limit.
+        Each call gets a solver of its own without assumptions: with assumptions z3 exceeds its resource limit.
         """
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", STEPS)
@@ -89,7 +90,7 @@ class ClauseSolver:
         return None if answer == self._z3.unknown else bool(answer == self._z3.sat)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
-        """Returns the smallest value of an unknown under clauses, or None if they are unsatisfiable.
+        """Returns the smallest value of an unknown that satisfies the clauses; None if they cannot be satisfied.
 
         Raises:
             Undecided: z3 gives up, or the unknown has no lower bound.
@@ -108,7 +109,7 @@ class ClauseSolver:
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
-        """Returns a minimal set of labels that contradict each other given `more`, and the clauses with these
+        """Returns a minimal set of labels whose clauses contradict each other given `more`, and all clauses with these
         labels."""
         with self._beside(more):
             self._solver.set("core.minimize", True)  # it slows down every other question
@@ -133,7 +134,12 @@ class ClauseSolver:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def _model(self, *assumed: Any) -> Any:
-        """Returns a z3 model, or None; rounds as many values as possible to simple fractions, one after the other."""
+        """Returns a z3 model of the clauses, with as many values as possible rounded to simple fractions; None if there
+        is no model.
+
+        Raises:
+            Undecided: z3 gives up.
+        """
         solver = self._solver
         answer = solver.check(*assumed)
         if answer == self._z3.unknown:

@@ -10,7 +10,8 @@ from functools import cached_property
 from .linear import Linear, Vector, direction, dot
 
 _WEIGHTS = ((3, 5, 7, 11, 13, 17, 19, 23), (13, 7, 11, 3, 5, 23, 17, 19))
-"""Weights of the spanning rays in an interior ray. They are chosen so that the ray lies on no simple wall."""
+"""Weights of the spanning rays in an interior ray. They are chosen so that the ray lies on no plane with
+small coefficients."""
 
 Sides = tuple[Linear, ...]
 
@@ -22,7 +23,7 @@ class Cone:
     Attributes:
         axes: the axes that grow, in the order of the rates in `rays`.
         sides: inequalities that bound the cone; none for the cone of all rays.
-        spanning: the rays that span the cone, if known.
+        spanning: the rays that span the cone, if they are known; otherwise they are computed from `sides`.
     """
 
     axes: tuple[str, ...]
@@ -31,7 +32,7 @@ class Cone:
 
     @cached_property
     def rays(self) -> tuple[Vector, ...]:
-        """The rays that span the cone."""
+        """The rays that span the cone, as vectors of coprime integers."""
         if self.spanning:
             return self.spanning
         walls = [tuple({"K": -1, "M": 1}.get(x, 0) for x in self.axes)] if "K" in self.axes else []
@@ -47,7 +48,8 @@ class Cone:
         return tuple(map(str, self.sides))
 
     def contains(self, rates: Sequence[Fraction | int]) -> bool:
-        """Returns whether the cone, with its walls, contains the ray with these rates >= 0."""
+        """Returns whether the cone, boundary included, contains the ray with these rates, which must not be
+        negative."""
         sizes = ((side.sense, dot(side.over(self.axes), rates)) for side in self.sides)
         return all(x == 0 if sense == "=" else x >= 0 if sense in (">", ">=") else x <= 0 for sense, x in sizes)
 
@@ -56,7 +58,8 @@ class Cone:
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
-        """Yields interior rays; none if the cone lies on a wall that is not one of its equations."""
+        """Yields rays in the interior of the cone. If it has no interior, so that all of its rays satisfy some side
+        with equality, it yields none; a side that is itself an equation does not count."""
         for weights in _WEIGHTS if self.rays else ():
             pairs = zip((weights[k % len(weights)] for k in range(len(self.rays))), self.rays, strict=True)
             middle = tuple(map(sum, zip(*([w * x for x in r] for w, r in pairs), strict=True)))
@@ -69,13 +72,14 @@ class Cone:
         return next(self.inside(), None) is not None
 
     def without_redundant_sides(self) -> Cone:
-        """Returns the cone without redundant sides and without the sides on which a rate is 0."""
+        """Returns the same cone without sides that follow from others, and without sides which only say that a rate is
+        not negative."""
         senses = {side.wall_of: side for side in self.sides}
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
     def without(self, other: Cone) -> list[Cone]:
-        """Splits the difference of two cones into cones with disjoint interiors; parts without an interior are
-        dropped."""
+        """Returns this cone without another one, as a list of cones with disjoint interiors. Parts without an interior
+        are dropped."""
         if not self.between(*other.sides).open:
             return [self]
         pieces, kept = [], self
@@ -92,10 +96,15 @@ class Cone:
 
 
 def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequence[int | Fraction]]) -> list[Linear]:
-    """Returns the facets of a cone: walls that contain it, plus one wall for each side, without walls on which a rate
-    is 0.
+    """Returns the boundaries of a cone as equations: the planes that contain the whole cone, and one plane for each
+    facet. Facets on which a rate is 0 are left out.
 
-    Law: a facet is a maximal set of spanning rays, not all of them, that lie on one wall.
+    Law: a facet is a maximal set of spanning rays, not all of them, that lie on one plane.
+
+    Args:
+        walls: the planes to choose from, as equations.
+        axes: the axes.
+        rays: the rays that span the cone.
     """
     if not rays:
         return []
@@ -115,7 +124,8 @@ def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequ
 
 
 def simplicity(wall: Linear, axes: Sequence[str]) -> tuple[int, Vector]:
-    """Returns a sort key for walls, so that answers do not depend on the order in which walls were found."""
+    """Returns a sort key for planes, by which the one with the smallest coefficients comes first. With it, answers do
+    not depend on the order in which planes were found."""
     values = wall.over(axes)
     return sum(map(abs, values)), values
 

@@ -1,8 +1,7 @@
-"""Covers the cone of all rays by cones on each of which one answer holds.
+"""Covers the cone of all rays by cones on each of which one answer is valid.
 
-Method: ask at a ray of the remaining region, remove the cone on which its answer holds, and repeat until nothing
-remains
-or no more answers are found. z3 checks that the pieces leave no gap (``all_rays/claims.decide_cover``).
+Method: compute the answer at a ray of the remaining region, remove the cone on which it is valid, and repeat until
+nothing remains or no more answers are found. z3 checks that the pieces leave no gap (``all_rays/claims.decide_cover``).
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ Answered = TypeVar("Answered")
 def fan(
     whole: Cone, around: Callable[[Vector], tuple[Cone, Answered] | None]
 ) -> tuple[list[tuple[Cone, Answered]], list[Cone]]:
-    """Covers a cone by cones on each of which one answer is valid.
+    """Covers a cone by smaller cones on each of which one answer is valid.
 
     Args:
         whole: the cone to cover.
-        around: for a ray, returns the answer there and the cone on which this answer is valid; None if there is no
-            answer.
+        around: returns, for a ray, a cone that contains it and the answer that is valid on this cone; None if there is
+            no answer at this ray.
 
     Returns:
-        The cones with their answers, and the parts with an interior that none of them covers.
+        The cones with their answers, and those parts of ``whole`` with an interior that none of them covers.
     """
     pieces: list[tuple[Cone, Answered]] = []
     empty: list[Cone] = []

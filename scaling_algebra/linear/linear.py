@@ -1,6 +1,6 @@
-"""Linear forms compared with zero: one encoding for inequalities, equations and walls between cones.
+"""Linear forms compared with zero: inequalities, equations, and the planes that bound cones of rays.
 
-The names in a form are axes, standing for their rates, and unknown exponents.
+The names in a form are axes, which stand for their rates, and unknown exponents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ Solved = dict[str, tuple[dict[str, Fraction], Fraction]]
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear inequality or equation: ``constant + sum(count * name)`` compared with 0 by ``sense``."""
+    """A linear inequality or equation: ``constant + sum(count * name)`` compared with 0.
+
+    Attributes:
+        counts: pairs (name, integer coefficient).
+        sense: the comparison, such as ``<=``.
+        constant: the constant term.
+    """
 
     counts: tuple[tuple[str, int], ...]
     sense: Sense = "="
@@ -37,13 +43,15 @@ class Linear:
 
     @classmethod
     def of(cls, counts: Mapping[str, Fraction | int], sense: Sense = "=") -> Linear:
-        """Makes a form without a constant, scaled to integer coefficients."""
+        """Makes an equation or inequality without a constant. The coefficients are multiplied by their common
+        denominator."""
         scale = lcm(*(Fraction(n).denominator for n in counts.values()))
         return cls(tuple((name, int(n * scale)) for name, n in counts.items() if n), sense)
 
     @classmethod
     def wall(cls, axes: Sequence[str], values: Iterable[Fraction | int]) -> Linear:
-        """Makes the equation of a plane of rays in canonical form: coprime coefficients, the last one positive.
+        """Makes the equation of a plane that bounds cones of rays, in canonical form: coprime coefficients, the last
+        one positive.
 
         Examples:
             >>> str(Linear.wall(("N", "N_e", "M"), [2, -2, -2]))
@@ -54,7 +62,7 @@ class Linear:
         return cls(tuple((axis, sign * x) for axis, x in zip(axes, whole, strict=True) if x))
 
     def over(self, axes: Sequence[str]) -> Vector:
-        """Returns the coefficients of the given axes."""
+        """Returns the coefficients of the given axes, with 0 for an axis that does not occur."""
         counts = dict(self.counts)
         return tuple(counts.get(axis, 0) for axis in axes)
 
@@ -68,7 +76,8 @@ class Linear:
         return replace(self, sense=sense)
 
     def facing(self, size: Fraction | int) -> Linear:
-        """Returns the closed half-space bounded by this wall in which the form has the sign of ``size``."""
+        """Returns the closed half-space, bounded by this plane, in which the form has the sign of ``size``; the plane
+        itself if ``size`` is 0."""
         return self.but("=" if not size else ">=" if size > 0 else "<=")
 
     @property
@@ -82,12 +91,12 @@ class Linear:
 
     @property
     def strict(self) -> Linear:
-        """The half-space without its boundary."""
+        """The same half-space without its boundary; an equation is returned unchanged."""
         return self.but(_STRICT.get(self.sense, self.sense))
 
     @property
     def beyond(self) -> Linear:
-        """The opposite half-space, including the boundary."""
+        """The half-space on the other side of the boundary, including the boundary."""
         return self.but(">=" if self.sense == "<=" else "<=")
 
     def __str__(self) -> str:
@@ -99,7 +108,7 @@ class Linear:
 
 
 def direction(values: Iterable[Fraction | int]) -> Vector:
-    """Returns the coprime integers along a vector.
+    """Returns the vector of coprime integers that points in the direction of a vector.
 
     Examples:
         >>> direction([Fraction(1, 2), 0, Fraction(-1, 3)])
@@ -117,7 +126,11 @@ def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | 
 
 
 def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
-    """Solves the first independent equations, each for its first unknown, and tests whether the others are consistent.
+    """Solves linear equations. Each equation that is independent of the earlier ones is solved for its first unknown.
+
+    Returns:
+        The solved unknowns, as linear functions of the others, and whether the remaining equations are consistent with
+            them.
 
     Examples:
         >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])
@@ -151,6 +164,7 @@ def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
 
 
 def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] | None:
-    """Returns the exact solution of the first independent rows, or None if they leave an unknown free."""
+    """Returns the exact solution of linear equations for the given unknowns; None if the equations leave one of them
+    free. Equations that depend on earlier ones are ignored."""
     solved, _ = eliminate(rows)
     return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None

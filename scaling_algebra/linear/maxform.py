@@ -2,8 +2,7 @@
 
 Law: the part of a size with one combination of unknowns (its grade) is a maximum of monomials, hence convex in the
 rates. If it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
-nowhere.
-So sizes are computed at corners until no new monomial appears.
+nowhere. So sizes are computed at corners until no new monomial appears.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class MaxForm:
     """A size on all rays of a cone, as a maximum of monomials in the axes and the unknown parameters.
 
     Attributes:
-        forms: the monomials; each is on some ray the largest of those with the same unknowns.
+        forms: the monomials. Each is, on some ray, larger than all others with the same unknowns.
         slack: None if no monomial is missing. Otherwise the size is at most the largest monomial times (product of all
             axes)^slack, counting only combinations of unknowns that occur in `forms`.
     """
@@ -38,12 +37,12 @@ class MaxForm:
 
 
 def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector]) -> MaxForm | None:
-    """Returns the monomials in a size on all rays of a cone, or None if there are too many.
+    """Returns the monomials whose maximum is a size on all rays of a cone; None if there are too many.
 
     Args:
-        ask: for a ray, returns the largest monomial and an upper bound for each combination of unknowns.
+        ask: returns, for a ray, the largest monomial and an upper bound for each combination of unknowns.
         cone: the rays to cover.
-        first: rays at which the size is computed before any corner.
+        first: rays at which the size is computed first; the corners of the cone and of its parts follow.
     """
     powers: dict[Counts, dict[Power, None]] = {}
     answers: dict[Vector, Grades] = {}
@@ -72,7 +71,7 @@ def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """Returns whether a power exceeds all others on some ray of its cone."""
+    """Returns whether a power of the axes exceeds all others on some ray of the cone on which it is the largest."""
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)
@@ -85,7 +84,8 @@ def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction |
 def _slack(
     axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
-    """Returns the largest excess of the upper bounds over the known monomials; None if there is none."""
+    """Returns by how much the upper bounds exceed the known monomials, as a power of the product of all axes; None if
+    they do not. If a combination of unknowns has no monomial, the result is 0."""
     worst = Fraction(0)
     for rates, grades in answers.items():
         top = max(rates)

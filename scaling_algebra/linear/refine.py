@@ -8,9 +8,9 @@ from typing import TypeVar
 from .clauses import Clause, Undecided
 
 ROUNDS = 60
-"""Number of candidates after which a question counts as undecided."""
+"""Number of candidates after which the search gives up."""
 SINGLE_POINTS = 8
-"""Number of points that may be ruled out one by one before the search counts as endless."""
+"""Number of points that may be excluded one by one before the search gives up."""
 
 Candidate = TypeVar("Candidate")
 
@@ -20,15 +20,15 @@ def refine(
     examine: Callable[[Candidate], Clause | None],
     learn: Callable[[Clause], None],
 ) -> Candidate | None:
-    """Returns a candidate that passes examination, or None if none is left.
+    """Returns a candidate that passes examination; None if no candidate is left.
 
     Args:
-        propose: returns a candidate that satisfies all clauses learned so far, or None.
-        examine: returns a clause that rules the candidate out, or None if it passes.
-        learn: adds a clause.
+        propose: returns a candidate that satisfies all clauses learned so far; None if there is none.
+        examine: returns a clause that excludes the candidate; None if the candidate passes.
+        learn: adds a clause to those that `propose` satisfies.
 
     Raises:
-        Undecided: the limits above were reached.
+        Undecided: too many candidates were excluded (``ROUNDS``), or too many one by one (``SINGLE_POINTS``).
     """
     single = 0
     for _ in range(ROUNDS):
@@ -40,6 +40,9 @@ def refine(
             return candidate
         single += 1 if clause.atoms[0].sense == "!=" else 0
         if single > SINGLE_POINTS:
-            raise Undecided(f"{clause.because}, at one candidate after the other")
+            raise Undecided(
+                f"more than {SINGLE_POINTS} points had to be excluded one by one, the last of them because: "
+                f"{clause.because}"
+            )
         learn(clause)
-    raise Undecided(f"the search did not end after {ROUNDS} counterexamples")
+    raise Undecided(f"the search did not end after {ROUNDS} candidates were excluded")

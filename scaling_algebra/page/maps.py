@@ -79,7 +79,12 @@ def place(ray: Ray, record: Mapping[str, Any]) -> str:
 
 
 def locate_ray(configuration: Configuration) -> str:
-    """Locates a ray on the map of its optimizer and parameterization; empty if there is no map."""
+    """Returns a phrase that says in which cell of its map the ray of a configuration lies.
+
+    An example is ``cell A: M >= N (proved)``.
+
+    The map is that of the configuration's optimizer and parameterization; the phrase is empty if none is stored.
+    """
     record = load_maps().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
     usual = (
         configuration.network == MOE_BLOCK

@@ -1,4 +1,4 @@
-"""Examines a candidate of z3: which demand fails there, and because of which monomial."""
+"""Examines a point that z3 proposes as a solution: which demand fails there, and because of which monomial."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.powers import Form
 
 _LITTLE = limit_lead(20_000, gap=Fraction(0))
-"""Budget of the first search for a violated demand at a candidate."""
+"""Method of the first search for a violated demand at a point."""
 
 Unmet = tuple[Demand, Form | None, str]
-"""A demand that fails at a point, the monomial that exceeds O(1) (None if there is none), and the reason."""
+"""A demand that fails at a point, the monomial that exceeds O(1) (None if it fails otherwise), and the reason."""
 
 
 def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unmet | None:
-    """Finds a demand that fails at a point: with a small budget, then a full one, then with certificates.
+    """Finds a demand that fails at a point. It looks first with little work, then with a full budget, and then with
+    certificates.
+
+    Args:
+        demands: the demands.
+        look: returns a new analysis of the training run at the point.
+
+    Returns:
+        The demand, and why it fails; None if it is certified that none fails.
 
     Raises:
-        Undecided: there is no certificate, or the engine cannot express the point.
+        Undecided: a size has no certificate, or the exponents of the point cannot be represented.
     """
     with expressible():
         failed = find_unmet(demands, look(), _LITTLE)
@@ -34,10 +42,18 @@ def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unm
 
 
 def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIFIED) -> Unmet | None:
-    """Finds a demand that fails at a point. Only certified sizes prove that none does.
+    """Finds a demand that fails at a point.
+
+    Args:
+        demands: the demands.
+        look: the analysis of the training run at the point.
+        means: the method that computes sizes. Only certified sizes prove that no demand fails.
+
+    Returns:
+        The demand, and why it fails; None if no failure was found.
 
     Raises:
-        Undecided: a certificate was asked for, and there is none.
+        Undecided: sizes are to be certified, and a size has no certificate.
     """
     certified = means is CERTIFIED
     for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
@@ -45,7 +61,7 @@ def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIF
             for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
                 answer = look(q, t, means)
                 if certified and not answer.decided:
-                    raise Undecided(f"the size of {q} at t={t} is undecided for a candidate of the proof")
+                    raise Undecided(f"the size of {q} at t={t} is undecided at a point that the proof must examine")
                 if answer.lead is not None and answer.lead > 0:
                     return demand, answer.form, f"{q} at t={t} is O(1)"
     for demand in demands if certified else ():
@@ -61,8 +77,9 @@ def find_unmet(demands: Sequence[Demand], look: Analysis, means: Method = CERTIF
 
 @contextmanager
 def expressible() -> Iterator[None]:
-    """Context manager that turns a fraction too fine for the engine into an undecided question."""
+    """Context manager that raises ``Undecided`` if exponents inside it are fractions which the engine cannot represent
+    exactly."""
     try:
         yield
     except ValueError as reason:
-        raise Undecided(f"a candidate of the proof has exponents that the engine cannot represent: {reason}") from None
+        raise Undecided(f"the proof needs exponents that cannot be represented exactly: {reason}") from None

@@ -1,4 +1,5 @@
-"""Turns desiderata into clauses over the unknown b, c and alpha.
+"""Turns desiderata into clauses over the unknown exponents: b (init std), c (learning rate) and alpha (aggregation
+multiplier).
 
 A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
 used hold at every parameter point (``formulas/graded.py``), so omitting clauses can only prove less, never more.
@@ -25,15 +26,15 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Form
 
 _WORK = (200, 2_000)
-"""Budgets of matching searches for one product: for the complete forms of a quantity, and for its upper bounds."""
+"""Limits on the work for one product: when the exact size of a quantity is computed, and when it is only bounded."""
 _TOTAL = 100_000
-"""Budget of all products in the forms of one quantity."""
+"""Limit on the work for all products in one quantity."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of the output of a linear map or an aggregation."""
 
 
 class Facts:
-    """Derives clauses of demands from bounds on the sizes of their quantities."""
+    """Derives the clauses of demands from bounds on the sizes of the quantities that they restrict."""
 
     def __init__(self, network: Network) -> None:
         self.network, self._table = network, list_quantities(network)
@@ -50,8 +51,8 @@ class Facts:
         raise NotImplementedError
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Returns lower and upper bounds on a quantity after t updates as linear forms in the unknowns, or None if
-        unknown."""
+        """Returns lower and upper bounds on a quantity after t updates, as linear forms in the unknowns; None if no
+        bounds are known."""
         if (name, t) not in self._remembered:
             self._remembered[name, t] = self._bounds(find_quantity(self._table, name), t)
         return self._remembered[name, t]
@@ -60,7 +61,7 @@ class Facts:
         raise NotImplementedError
 
     def of(self, demand: Demand) -> list[Clause]:
-        """Returns the clauses of a demand, from the sizes of its quantities."""
+        """Returns the clauses that follow from a demand and the bounds on the sizes of its quantities."""
         if demand.kind == "scale":
             return []
         if demand.kind == "balanced":
@@ -83,7 +84,8 @@ class Facts:
         return clauses
 
     def _parts(self, signal: str) -> list[str]:
-        """Returns the summands of the change of a signal."""
+        """Returns names of quantities whose sum is the change of a signal: its parts for a product with tensors,
+        otherwise the change itself."""
         parts = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
         return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
@@ -95,21 +97,22 @@ class Facts:
                 continue
             size = (f"log {q}", -1)
             shared.append(size[0])
-            clauses += [Clause(name, (self.atom(f, "<=", size),), f"{q} is at least this") for f in bounds.lower]
-            clauses.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"{q} is at most this"))
+            clauses += [Clause(name, (self.atom(f, "<=", size),), f"lower bound on {q}") for f in bounds.lower]
+            clauses.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"upper bound on {q}"))
         for one, two in pairwise(shared):
             for sense in ("<=", ">="):
                 equal = Linear(((one, 1), (two, -1)), sense)
                 clauses.append(
-                    Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} agree")
+                    Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} have one size")
                 )
         return clauses
 
 
 class RayFacts(Facts):
-    """Facts on one ray, at every parameter point, under one structure.
+    """Derives clauses on one ray, at every parameter point, under one structure.
 
-    Only the first power of a function counts; networks with other functions are refused (``demands.first_power``).
+    Functions are represented by their linear part; networks for which this is not enough are refused
+    (``demands.first_power``).
     """
 
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
@@ -123,9 +126,10 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
-        """Returns the complete size of a quantity as linear forms in the unknowns, if a small work budget suffices.
+        """Returns the exact size of a quantity, as linear forms in the unknowns, if little work is enough.
 
-        Otherwise returns bounds in which the sizes of some changes are unknowns; None if these are not known either.
+        Otherwise it returns bounds in which the sizes of some changes occur as further unknowns; None if no bounds are
+        known.
         """
         for run, work in zip(self._runs, _WORK, strict=True):
             self.forms.set_budget(replace(self.forms.budget, max_nodes=work))
@@ -135,16 +139,15 @@ class RayFacts(Facts):
 
 
 class AllRays(Facts):
-    """Facts on every ray, at every parameter point of gradient descent, under one structure.
+    """Derives clauses on every ray, at every parameter point of gradient descent, under one structure.
 
-    Every monomial is linear in rates and unknowns, and a lower bound of its quantity on every ray. The upper bounds,
-    which
-    state that a quantity reaches Theta(1), are complete for all rays (``formulas/search.py``).
+    Every monomial is linear in rates and unknowns, and is a lower bound on its quantity on every ray. The upper bounds,
+    which are used to demand that a quantity reaches Theta(1), are complete for all rays (``formulas/search.py``).
 
     Args:
         network: the network.
         demands: the demands; changes that they bound may occur as unknown sizes.
-        structure: the discrete choices.
+        structure: the discrete choices: which tensors are tied or zero.
         fixed: axes that do not grow; all others do.
     """
 
@@ -164,5 +167,5 @@ class AllRays(Facts):
 
 
 def bounded_changes(demands: Iterable[Demand]) -> frozenset[str]:
-    """Returns the signals whose changes are demanded to be O(1)."""
+    """Returns the signals whose changes must be O(1) according to some demand."""
     return frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))

@@ -16,13 +16,11 @@ from scaling_algebra.spec.desiderata import Demand
 
 
 def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[str, ...]:
-    """Returns the demands that are not shown to hold at every step, one line each.
+    """Returns the demands that are not proved to hold at every step, one line for each.
 
     Law: O(1) holds by its bound, and Theta(1) by the last step examined; sizes that must agree there are bounded by
-    their size
-    there. Source: the norms of a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts the norm of
-    all of
-    them together.
+    their size there. Source: the norms of a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts
+    the norm of all of them together.
 
     Args:
         look: the analysis at a point that meets the demands up to `last`, of a network that proofs cover.

@@ -19,7 +19,7 @@ VERDICTS = {
 
 @document_of.register(Proof)
 def proof(p: Proof) -> Document:
-    """Renders the statement proved, and the desiderata behind it."""
+    """Renders a proof: for each structure the statement that was proved, and the desiderata that prove it."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]

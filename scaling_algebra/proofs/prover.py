@@ -1,11 +1,12 @@
 """Decides whether exactly one, none or several parameterizations meet a set of desiderata.
 
-Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``graded.py``). z3
-proposes a point that satisfies them. The engine examines the point exactly and adds the clause that rules it out, until
-nothing is left: then the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
-Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient
-descent with c - d in place of c. Since d follows from the gradient, uniqueness for gradient descent is uniqueness for
-Adam.
+Every demand becomes clauses over the unknown exponents b (init std), c (learning rate) and alpha (aggregation
+multiplier), from sizes that hold at every point (``graded.py``). z3 proposes a point that satisfies them. The engine
+examines the point exactly and adds the clause that rules it out, until nothing is left: then the parameterization is
+unique, or none exists and the unsatisfiable core names the conflict.
+Adam: if epsilon (n^-d) has the size of the largest gradient (mu-3), every normaliser equals it, so a training run is
+one of gradient descent with c - d in place of c. Since d follows from the gradient, uniqueness for gradient descent is
+uniqueness for Adam.
 Read next: ``smtlib.py`` (export to other solvers), ``desiderata.py`` (the demands).
 """
 
@@ -50,14 +51,14 @@ from .clauses import RayFacts
 from .every_step import open_later
 
 _FORMS = 128
-"""Maximum number of forms of one product in a proof; beyond it they are replaced by bounds."""
+"""Maximum number of combinations of unknowns in one product. If there are more, sizes are replaced by bounds."""
 
 APART = "another parameterization"
-EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
+EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, so that training is like gradient descent"
 
 
 class Uniqueness(StrEnum):
-    """How many parameterizations exist under one structure, as far as it is proved."""
+    """How many parameterizations meet the desiderata under one structure, as far as it is proved."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -70,12 +71,12 @@ class Outcome:
     """The result of the proof for one structure.
 
     Attributes:
-        structure: the discrete choices.
+        structure: the discrete choices: which tensors are tied or zero.
         verdict: `unique` (exactly one point meets the demands), `impossible` (none), `several` (two were found) or
             `undecided`.
-        points: points that the engine certifies to meet every demand.
-        why: the obstacle, if undecided.
-        conflict: computes core and clauses, which costs more than the verdict.
+        points: points that are certified to meet every demand.
+        why: the reason for `undecided`; otherwise "".
+        conflict: computes ``core`` and ``clauses``, which takes more time than the verdict.
     """
 
     structure: Structure
@@ -86,12 +87,13 @@ class Outcome:
 
     @property
     def core(self) -> tuple[str, ...]:
-        """Desiderata that together exclude every (other) point."""
+        """Names of desiderata that exclude every point together, except the points found."""
         return self._found[0]
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """The unsatisfiable system: all clauses of the core, and the exclusion of the points found."""
+        """The system of clauses whose unsatisfiability is the proof: all clauses of the desiderata in ``core``, and for
+        each point found a clause that excludes it."""
         return self._found[1]
 
     @cached_property
@@ -104,9 +106,10 @@ class Proof(Rendered):
     """The proof about one parameterization on one ray.
 
     Attributes:
-        configuration: the question.
-        attempts: results by structure, fewest interventions first, up to the first that is not impossible. If one point
-            meets the demands there, the other structures with as few interventions follow.
+        configuration: network, optimizer, ray and desiderata of the proof.
+        attempts: results by structure, fewest interventions (tied or zero tensors) first, up to the first that is not
+            impossible. If exactly one point meets the demands there, results for the other structures with as few
+            interventions follow.
     """
 
     configuration: Configuration
@@ -120,12 +123,12 @@ class Proof(Rendered):
 
     @property
     def outcome(self) -> Outcome:
-        """The first attempt that is not impossible, or else the last."""
+        """The result for the first structure that is not impossible; if all are, that for the last one."""
         return next((a for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE), self.attempts[-1])
 
     @property
     def verdict(self) -> Uniqueness:
-        """The combined verdict of all attempts."""
+        """The verdict over all structures that were tried."""
         left = [a.verdict for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE]
         if len(left) > 1:
             return Uniqueness.UNDECIDED if Uniqueness.UNDECIDED in left else Uniqueness.SEVERAL
@@ -133,7 +136,8 @@ class Proof(Rendered):
 
     @cached_property
     def open_later(self) -> tuple[str, ...] | None:
-        """Demands that are not shown to hold after any number of updates at the unique parameterization, as lines.
+        """Lines that name the demands which are not proved to hold after any number of updates at the unique
+        parameterization; empty if all are.
 
         None if there is not exactly one parameterization.
         """
@@ -148,7 +152,7 @@ class Proof(Rendered):
 
     @property
     def unique(self) -> bool | None:
-        """True if exactly one parameterization meets the desiderata with the fewest interventions that work.
+        """True if exactly one parameterization meets the desiderata, with as few tied or zero tensors as possible.
 
         False if none or several do; None if undecided.
         """
@@ -166,7 +170,7 @@ class Proof(Rendered):
         return str(self.configuration)
 
     def show_points(self, attempt: Outcome) -> list[str]:
-        """Returns the points found, with all parameters: ``b.input=0, ..., alpha=1``."""
+        """Returns each point that was found as one line with all its exponents: ``b.input=0, ..., alpha=1``."""
         indices = "bcd" if _faithful(self.configuration.optimizer) else "bc"
         points = []
         for x in attempt.points:
@@ -176,16 +180,16 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """Returns the statement that the unsatisfiable system of an attempt proves."""
+        """Returns the statement that is proved if the clauses of an attempt are unsatisfiable."""
         claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """Explains the unknowns of such a system, one line each."""
+        """Returns lines that explain the unknowns in the clauses of the proof."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
-            "size.SIGNAL: the later changes of the signal are n^-size.SIGNAL; log QUANTITY: its exponent",
+            "size.SIGNAL: later changes of SIGNAL have the size n^-size.SIGNAL; log QUANTITY: the exponent of QUANTITY",
         ]
         if _faithful(self.configuration.optimizer):
             lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")
@@ -237,9 +241,9 @@ def prove(
 
 
 def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
-    """Tries to prove that what a search did not find does not exist.
+    """Tries to prove that no parameterization exists, after a search found none.
 
-    A proof is tried if a demand is known to fail, or with effort.
+    It tries if a demand is known to fail, or if ``effort`` was requested.
 
     Returns:
         The verdict, and one line that states it.
@@ -261,18 +265,20 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
 
 
 def _faithful(optimizer: OptimizerSpec) -> bool:
-    """Returns whether some tensor has an epsilon, which mu-3 makes the normaliser."""
+    """Returns whether some tensor has an epsilon. The desideratum mu-3 sets it to the size of the gradient, so that
+    epsilon is the normaliser."""
     return any(rule.epsilon for rule in optimizer.rules)
 
 
 class Prover:
-    """Decides demands for one network, ray and optimizer; products of Wick monomials are shared by all questions.
+    """Decides demands for one network, ray and optimizer. Products of Wick monomials are computed once for all
+    structures.
 
     Args:
         network: the network.
         ray: the ray.
         optimizer: the optimizer.
-        given: unknowns that are held fixed, as equations in addition to the demands.
+        given: unknowns that the user fixed, as equations in addition to the demands.
     """
 
     def __init__(self, network: Network, ray: Ray, optimizer: OptimizerSpec, given: Given = NOTHING) -> None:
@@ -287,12 +293,12 @@ class Prover:
     @staticmethod
     @lru_cache(maxsize=8)
     def of(asked: Configuration) -> Prover:
-        """Returns the prover of a configuration; all questions about it share one, so that later ones reuse earlier
-        clauses."""
+        """Returns the prover for a configuration. All calls with the same configuration return the same one, so that
+        later proofs reuse the clauses of earlier ones."""
         return Prover(asked.network, asked.ray, asked.optimizer, asked.given)
 
     def system(self, parameterization: Parameterization, structure: Structure) -> System:
-        """Returns the clauses of the demands under one structure, including those that earlier questions added."""
+        """Returns the clauses of the demands under one structure, including those that earlier proofs added."""
         key = parameterization.name, structure
         if key not in self._systems:
             demands = self.given.relax_demands(self.network, parameterization.list_demands(self.network, structure))
@@ -300,13 +306,14 @@ class Prover:
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """Decides whether exactly one, several or no parameters meet the demands under one structure."""
+        """Decides whether exactly one point, several or no points meet the demands under one structure."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Decides structures, fewest interventions first, up to the first that is not impossible.
+        """Decides one structure after the other, fewest interventions (tied or zero tensors) first, up to the first
+        that is not impossible.
 
-        If one point meets the demands there, the other structures with as few interventions are decided, too.
+        If exactly one point meets the demands there, the other structures with as few interventions are decided, too.
         """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
         options = enumerate_structures(self.network, base) if parameterization.structural else [base]
@@ -323,8 +330,8 @@ class Prover:
 
 
 class System:
-    """The demands of a parameterization under one structure, as clauses. Every counterexample that is found adds a
-    clause."""
+    """The demands of a parameterization under one structure, as clauses. Each point that turns out to violate a demand
+    adds a clause."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
@@ -346,11 +353,10 @@ class System:
                 self._solver.add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
-        """Searches until no point is left, or two points meet the demands.
+        """Searches for points that meet the demands until none is left, or two are found.
 
-        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d. A held c or d is then compared with the
-        only point
-        that meets the demands without it.
+        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d. If the user fixed c or d, it is compared
+        with the only point that meets the demands without it.
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x not in self._equations()}
@@ -358,7 +364,7 @@ class System:
             return outcome
         if outcome.verdict is Uniqueness.SEVERAL:
             return replace(
-                outcome, verdict=Uniqueness.UNDECIDED, why=f"several parameterizations before {', '.join(left)}"
+                outcome, verdict=Uniqueness.UNDECIDED, why=f"several parameterizations remain without {', '.join(left)}"
             )
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
@@ -367,7 +373,8 @@ class System:
         return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
-        """Returns the held unknowns that occur in clauses: multipliers, b, and c of tensors without an epsilon."""
+        """Returns those unknowns fixed by the user that occur in clauses: multipliers, b, and c of tensors without an
+        epsilon."""
         rule, held = self.prover.optimizer.of, self.prover.given.held
         return {x for x in held if x[:2] not in ("c.", "d.") or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
@@ -381,7 +388,7 @@ class System:
                     verdict = Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE
                     return Outcome(self.structure, verdict, tuple(points), conflict=partial(self._conflict, apart))
                 points.append(self.point(values))
-                apart.append(Clause(APART, self.other(values), "not the one found"))
+                apart.append(Clause(APART, self.other(values), "not the point found"))
         except Undecided as reason:
             return Outcome(self.structure, Uniqueness.UNDECIDED, tuple(points), why=str(reason))
         return Outcome(self.structure, Uniqueness.SEVERAL, tuple(points))
@@ -392,7 +399,7 @@ class System:
         return (*(x for x in core if x != APART), *epsilon), needed
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
-        """Returns a point that meets the demands and the clauses `apart`, or None."""
+        """Returns a point that meets the demands and the clauses `apart`; None if there is none."""
 
         def propose() -> dict[str, Fraction] | None:
             model = self._solver.model(apart)
@@ -401,7 +408,12 @@ class System:
         return refine(propose, self.examine, self._solver.add)
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
-        """Returns all parameters of a point; for a tensor with an epsilon, d is the size of its largest gradient."""
+        """Returns all exponents at a point. For a tensor with an epsilon n^-d, d is chosen so that epsilon has the size
+        of the tensor's largest gradient.
+
+        Raises:
+            Undecided: the size of a gradient is undecided.
+        """
         plain = self.structure.point(self.network, values)
         if not _faithful(self.prover.optimizer):
             return plain
@@ -412,16 +424,19 @@ class System:
                 continue
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, self.horizon + 1)]
             if not all(a.decided for a in sizes):
-                raise Undecided(f"the gradient of {tensor.symbol} is undecided")
+                raise Undecided(f"the size of the gradient of {tensor.symbol}, which sets its epsilon, is undecided")
             d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
     def examine(self, values: Mapping[str, Fraction]) -> Clause | None:
-        """Examines candidate values exactly. Returns the clause that a violated demand adds, which is valid at every
-        point; None if every demand holds.
+        """Examines exactly whether a point meets every demand.
+
+        Returns:
+            None if it does. Otherwise a clause that excludes the point and follows from the violated demand at every
+                point.
 
         Raises:
-            Undecided: there is no certificate, or the engine cannot represent the candidate.
+            Undecided: a size has no certificate, or the exponents of the point cannot be represented.
         """
         rule, plain = self.prover.optimizer, self.structure.point(self.network, values)
         failed = find_failure(self.demands, lambda: self.look(plain, OPTIMIZERS["sgd"]))
@@ -433,7 +448,10 @@ class System:
             with expressible():
                 left = find_unmet(self.demands, self.look(self.point(values), rule))
             if left is not None:
-                raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
+                raise Undecided(
+                    f"a point meets the desiderata with gradient descent, but not with {rule.name}: it violates "
+                    f"{left[0].label} ({left[2]})"
+                )
         return None
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:

@@ -1,6 +1,6 @@
-"""Writes the unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
+"""Writes the unsatisfiable clauses of a proof in the format SMT-LIB 2, so that any other solver can check them.
 
-This certifies the step from the engine's facts (the assertions, each with its reason) to the conclusion.
+This checks the step from the engine's facts (the assertions, each with its reason) to the conclusion.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ RESET = "(reset)\n"
 
 
 def scripts_of(proof: Proof) -> str:
-    """Writes one script for every structure that was decided; the proof is confirmed if all answers are ``unsat``."""
+    """Writes one script for every structure that was decided, separated by ``(reset)``. The proof is confirmed if a
+    solver answers ``unsat`` to all."""
     scripts = [script(a.clauses, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)
 
 
 def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
-    """Writes one system in logic QF_LRA, with one named assertion for each clause."""
+    """Writes a system of clauses as a script in the logic QF_LRA, with one named assertion for each clause."""
     names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
     lines = [f"; {line}" for line in (claim, *reading, "an assertion is named by its number and its demand")]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]

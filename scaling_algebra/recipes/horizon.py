@@ -168,7 +168,7 @@ class Horizon(Rendered):
 
     @property
     def experts(self) -> dict[str, Monomial]:
-        """By quantity, its value for an expert divided by its value for a dense tensor, as a power of K/M.
+        """Ratio of each quantity for an expert to that for a dense tensor, by name of the quantity, as a power of K/M.
 
         Law: an expert takes as many steps as a dense tensor, on K/M of the batch and of the tokens. Its gradient is
         averaged over the whole batch, so that it and its epsilon have another factor K/M. Free quantities are taken as
@@ -237,7 +237,7 @@ class Horizon(Rendered):
 
 @cache
 def data() -> HorizonData:
-    """Loads the invariants that ship with the package."""
+    """Loads ``horizon.toml``: the invariants that ship with the package, and which of them are kept by default."""
     path = Path(__file__).with_suffix(".toml")
     whole: HorizonData = read_file(path, "invariants", lambda _, tables: read_value(HorizonData, tables))
     return whole
@@ -364,7 +364,7 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[C
 
 
 def _conflict(c: Conflict) -> list[Piece]:
-    """Makes the table row that describes one contradiction between invariants."""
+    """Makes the table row of one contradiction: the monomials that cannot both stay fixed, and their product."""
     fixed = ", ".join(f"{text(m)} ({name})" for (name, m), _ in c.parts)
     product = " ".join(f"({text(m)})" + (f"^({e})" if e != 1 else "") for (_, m), e in c.parts)
     return [fixed, literal(product), _piece(c.product)]

@@ -137,10 +137,11 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
-    """Returns the ray on which the sizes of the base lie, the powers derived there, and the axes that count as
-    constants.
+    """Derives the parameterization on the ray on which the sizes of the base lie.
 
-    None if there is no such ray or the parameterization is not derived.
+    Returns:
+        (ray, powers derived on it, axes that count as constants on it); None if there is no such ray, or if the
+        parameterization is defined by a table and not derived.
     """
     configuration = d.configuration
     if not configuration.parameterization.derived:
@@ -158,7 +159,7 @@ def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | N
 
 
 def _small_from(ratio: Power, sizes: Sizes, ray: Ray | None) -> dict[str, float] | None:
-    """Returns the sizes above which a ratio is small; None if they are out of reach."""
+    """Returns the sizes on a ray from which on a ratio of terms is below ``SMALL``; None if they are out of reach."""
     if ray is None:
         return None
     grown = max(math.log(ratio.at(sizes) / float(SMALL)) / -float(ratio.on(ray)), 0.0)

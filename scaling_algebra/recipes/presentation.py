@@ -114,7 +114,7 @@ def as_python(r: Recipe) -> str:
 
 
 def _comment_lines(r: Recipe) -> list[str]:
-    """Returns comment lines: the subject, the effect of batch and tokens, and warnings."""
+    """Returns the comment lines at the top of a written recipe: its title, the effect of batch and tokens, warnings."""
     return [f"# {line}" for line in (r.about, *r.by_run, *r.warnings)]
 
 

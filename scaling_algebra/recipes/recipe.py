@@ -141,7 +141,9 @@ class Recipe(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How far the powers are proved on their ray; None if they are defined, not derived."""
+        """How much about the powers is proved on their ray; None if a table defines them, so that nothing is
+        derived.
+        """
         return Level.of([Level(self.open) if self.open else None, *(d.level for d in self.derivations)])
 
     @cached_property
@@ -152,7 +154,9 @@ class Recipe(Rendered):
 
     @property
     def by_run(self) -> Iterator[str]:
-        """Lines on the effect of batch and tokens, also on settings that no parameter group or file contains."""
+        """Lines that say how batch and tokens change settings, including those (beta, epsilon) that a file cannot
+        contain.
+        """
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -172,8 +176,7 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Terms of demanded sizes that are not small beside the leading ones. They show whether the base is large
-        enough."""
+        """Subleading terms that are not small at the user's sizes, which shows whether the base is large enough."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
@@ -433,7 +436,7 @@ def _resolve_tuned(
 
 
 def _networks(going: Way, where: ConfigurationOptions) -> list[Network]:
-    """Returns the networks of the model, and checks the sizes against their axes."""
+    """Returns the networks whose parameters the model has, after checking that the sizes name exactly their axes."""
     if "network" in where or "architecture" in where:
         given: Any = where.get("network", where.get("architecture", ""))
         networks = [
@@ -599,7 +602,7 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """Yields each signal that grows on the ray of the sizes if the powers of the nearby ray are used."""
+    """Yields each signal that grows from base to target if the powers were derived on another, nearby ray."""
     assert going.ray is not None
     seen = set()
     for d in derivations:

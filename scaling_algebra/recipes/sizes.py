@@ -165,7 +165,12 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Tests whether rates and logarithms have the same sign on small integer combinations of two or three axes."""
+    """Tests whether rates lie on the same side of all simple boundaries between cones as the logarithms they replace.
+
+    Args:
+        rates: candidate rates of the axes.
+        ratios: growth factors of the axes, whose logarithms are the true rates.
+    """
     for coefficients in _COEFFICIENTS:
         for axes in combinations(rates, len(coefficients)):
             for signs in product((-1, 1), repeat=len(axes)):

@@ -96,9 +96,9 @@ def descent(scaling: Scaling) -> Scaling:
 
 
 def _simplify_wall(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
-    """Returns the simplest wall with the same intersection with the cone's subspace.
+    """Returns the simplest linear equation that has the same solutions in the cone as ``wall``.
 
-    Example: on a cone with N_e = 0, ``M = N + N_e`` becomes M = N.
+    The cone may lie in a subspace, given by the equations ``flat``: where N_e = 0, ``M = N + N_e`` becomes M = N.
     """
     coefficients = wall.over(axes)
     sums = ([a + k * b for a, b in zip(coefficients, w.over(axes), strict=True)] for w in flat for k in (-1, 1))
@@ -107,14 +107,16 @@ def _simplify_wall(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) 
 
 
 def _make_ray(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
-    """Returns the ray of an integer direction, with rates that sum to 1."""
+    """Returns the ray along a vector of integer rates, which are divided by their sum."""
     return ray_along(axes, [Fraction(x, sum(rates)) for x in rates], fixed)
 
 
 def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
-    """Returns a scaling of gradient descent whose learning rates include the normalisers of the last step on a ray.
+    """Returns a scaling of gradient descent whose learning rates are divided by the normalisers of the last step on a
+    ray.
 
-    It trains like the normalising optimizer wherever its normalisers are these powers of the axes.
+    With it, gradient descent trains like the normalising optimizer wherever the normalisers are these powers of the
+    axes.
     """
     forms_of = {
         role: [x.form for x in look.runs.list_step_factors(role, HORIZON - 1) if x.form] for role in scaling.tensors
@@ -124,7 +126,9 @@ def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
 
 
 def _find_wall(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
-    """Finds the wall of the largest size that exceeds O(1), at the earliest step where one does; None if none does."""
+    """Finds the boundary beyond which a size exceeds O(1): that of the largest size at the earliest step where one
+    does. None if no size exceeds O(1).
+    """
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):
         answers = (look(name, t, _LITTLE) for demand in demands for name in demand.quantities)

@@ -25,9 +25,9 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """A cache of analyses, by formula and ray.
+    """A cache of analyses of one network, by formula and ray.
 
-    Cones that share a ray have the same exponents there, and all formulas on a ray share products of kernels.
+    So cones that share a ray are analysed there once, and all formulas on a ray share products of kernels.
 
     Args:
         network: the network.
@@ -59,7 +59,7 @@ class Looks:
 
 
 def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
-    """Returns the axes of a network that grow. K grows as M, or is an axis of its own if ``routed``."""
+    """Returns the axes of a network that may grow. K grows as M, or is an axis of its own if ``routed``."""
     grown = {*network.axes.values(), *(("K",) if routed else ())}
     return tuple(axis for axis in AXES if axis in grown and axis not in fixed)
 
@@ -141,7 +141,9 @@ def cone_holds(
 
 
 def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> Failure | None:
-    """Finds a size that exceeds O(1), or a gradient that exceeds its epsilon, on a spanning ray."""
+    """Reports a size that exceeds O(1), or a gradient that exceeds its epsilon, on a spanning ray; None if there is
+    none.
+    """
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
     if failures:  # report a divergence rather than an undecided size
@@ -159,8 +161,9 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
 
 
 def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
-    """Finds a step whose factor on the gradient is not a single power of the axes on the cone; sizes inside the cone
-    are then undecided."""
+    """Reports an update whose factor on the gradient (learning rate over normaliser) is not a single power of the axes
+    on the cone. Sizes inside the cone are then undecided. None if there is no such update.
+    """
     for role in inside.network.tensors:
         for t in range(last):
             middle = inside.runs.list_step_factors(role, t)

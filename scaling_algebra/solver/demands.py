@@ -54,9 +54,9 @@ class Failure:
 
     Attributes:
         reason: the reason, in one line.
-        undecided: the demand is neither known to hold nor known to fail.
+        undecided: True if the demand is neither known to hold nor known to fail.
         step: the update after which the failure shows.
-        open: the first undecided size.
+        open: the first undecided size; None if the demand is known to fail.
     """
 
     reason: str
@@ -76,7 +76,7 @@ NO_COMMON = "the desiderata that determine the parameters have no common solutio
 """Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = limit_lead(NEXT_UPDATE_WORK)
 """Budget for the update after the horizon."""
-_SPENT = "the sum that it is takes more work than the largest limit (--effort)"
+_SPENT = "adding up its terms takes more work than the largest limit (--effort)"
 """The reason of an undecided size where the search has used every budget."""
 _SHARED = 3
 """Number of undecided sizes after which the remaining ones get the smallest budget only."""
@@ -86,9 +86,9 @@ class Infeasible(Unsatisfiable):
     """Raised if no parameterization meets the demands. The message is the first demand that failed.
 
     Attributes:
-        undecided: that demand is not known to fail.
-        demand: that demand, if it was checked.
-        everywhere: that demand fails at any powers, since some quantity is exactly zero whatever the powers are.
+        undecided: True if that demand is undecided, so that it is not known to fail.
+        demand: that demand; None if the failure is of another kind.
+        everywhere: True if that demand fails at any powers, since a quantity is exactly zero whatever the powers are.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class NotFound(Infeasible):
     """Raised if the search found no parameterization. This proves nothing by itself; ``prover.prove_missing`` may.
 
     Attributes:
-        configuration: the question.
+        configuration: the network, ray, optimizer and parameterization of the search.
         failure: the demand that fails without any intervention.
     """
 
@@ -131,7 +131,7 @@ def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
         how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
         return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
     if is_sparse(network, ray):
-        return f"K < M on {ray}, and proofs support K = M only"
+        return f"proofs support K = M only, but K < M on {ray}"
     for rule in optimizer.rules:
         if rule.normalises and not rule.epsilon:
             who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
@@ -175,7 +175,7 @@ def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Rejects parameters that violate a demand, by lower bounds, which are quick to compute and mostly sufficient.
+    """Checks that lower bounds violate no demand. They are quick to compute and reject most wrong parameters.
 
     Raises:
         Infeasible: a demand fails.
@@ -186,7 +186,8 @@ def check(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def is_met(demand: Demand, look: Analysis) -> bool:
-    """Tests whether an upper bound and, for Theta(1), a monomial of this size prove that a demand is met.
+    """Tests whether a demand is proved to be met: by an upper bound and, for Theta(1), also by a monomial that reaches
+    it.
 
     Law: a quantity that must be O(1) is bounded by 1 after any number of updates. A quantity that must be Theta(1) has
     in addition a monomial of this size at some step up to the horizon, which no later term cancels.
@@ -214,8 +215,9 @@ def is_bounded(demand: Demand, look: Analysis) -> bool:
 
 
 def below(demand: Demand, look: Analysis) -> Failure | None:
-    """Reports a demand for Theta(1) that is violated because the upper bounds are smaller, at the start and at every
-    later step."""
+    """Reports a demand for Theta(1) whose quantities have smaller upper bounds at the start and at every later step;
+    None if they do not.
+    """
     uppers = [look.upper(name) for name in demand.quantities]
     sizes = [x for x in uppers if x is not None]
     if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
@@ -227,14 +229,17 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
 
 
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
-    """Reports a demand that is violated because the update of its tensor is too small at every step up to the horizon.
+    """Reports a demand on the effect of an update that is too small at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
 
     Args:
-        demand: the demand on the effect of the update.
+        demand: the demand; any other than one on the effect of an update is ignored.
         look: the analysis.
         closer: an analysis with a larger budget, used for changes that ``look`` does not decide quickly.
+
+    Returns:
+        The failure; None if the effect may be large enough.
     """
     statement = look.network.producer(demand.quantities[0].partition(".")[0])
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
@@ -281,7 +286,7 @@ def _alike(look: Analysis, demand: Demand) -> bool:
 def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
     """Tests whether a monomial is found that gives one of the quantities exactly this size at one of the steps.
 
-    Runs in which fewer tensors train cost the least; they are tried for all steps first.
+    Monomials of training runs in which only one tensor changes cost the least; they are tried first, for all steps.
     """
     cheap = (look(name, max(steps), RESTRICTED) for name in demand.quantities)
     return any(x.low == size for x in cheap) or any(
@@ -309,7 +314,8 @@ def violation(
     Args:
         demand: the demand.
         look: the analysis.
-        certified: require certificates; otherwise lower bounds serve to reject.
+        certified: if True, sizes that are not certified are reported as undecided; if False, the largest known
+            monomial is taken for the size.
         horizon: the last step examined; by default that of the demand.
         closer: an analysis with a larger budget, used for what ``look`` leaves undecided.
     """
@@ -351,8 +357,10 @@ def violation(
 
 
 def _tensor(demand: Demand, quantity: str, network: Network) -> str:
-    """Returns the tensor whose parameter a demand determines, or which computes the signal of a quantity; "" for
-    none."""
+    """Returns the name of the tensor whose init std, learning rate or epsilon a demand determines.
+
+    If it determines none, this is the tensor that computes the signal of ``quantity``; "" if no tensor does.
+    """
     if (role := demand.fixes.partition(".")[2]) in network.tensors:
         return role
     made = [s for s in network.statements if s.out == quantity.partition(".")[0] and isinstance(s, Product)]
@@ -360,7 +368,7 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
 
 
 def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: OptimizerSpec) -> Level:
-    """Returns the level of a solution with the undecided demands `left`, out of all demands that were examined."""
+    """Returns how far a solution is proved: ``left`` are the undecided ones among all demands that were examined."""
     asked = [d for d in demands if concerns(d, optimizer)]
     bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
     learned = frozenset(d.label for d in asked if d.kind != "bounded")
@@ -368,9 +376,10 @@ def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: O
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
-    """Sorts failures by likely cause.
+    """Sorts failures, the likeliest cause first; demands that hold (None) are omitted.
 
-    The earliest update comes first, then the first signal, then demands that fix a tensor; undecided demands come last.
+    The keys, in this order: known failures before undecided demands, the number of updates, the position of the signal
+    in the forward pass, and demands that determine a parameter before those that do not.
     """
     order = {s.out: k for k, s in enumerate(network.statements)}
 
@@ -402,11 +411,11 @@ def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
     if size is None or size == epsilon:
         return None
-    return Failure(f"{demand.label}, but that is n^({size}) and epsilon n^({epsilon})")
+    return Failure(f"{demand.label}, but the gradient is n^({size}) and epsilon n^({epsilon})")
 
 
 def diverges(look: Analysis, demand: Demand) -> bool:
-    """Tests whether a lower bound shows that something which must be O(1) is larger."""
+    """Tests whether a lower bound shows that a quantity which must be O(1) is larger."""
     if demand.kind not in ("theta", "bounded"):
         return False
     names = [name for name in demand.quantities if (upper := look.upper(name)) is None or upper > 0]
@@ -418,13 +427,14 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
     """Finds the monomial that must become Theta(1), as a linear form in the unknown exponents.
 
     It is taken at the first step where the quantity diverges, else at the step where it is largest. A divergence feeds
-    every later step, so the earliest one is to be corrected. None if the quantity is exactly zero at every step.
+    every later step, so the earliest one is to be corrected. Returns None if the quantity is exactly zero at every
+    step.
 
     Args:
         look: the analysis.
         demand: the demand on the quantity.
-        meeting: prefer a monomial that is proved to lead by an upper bound; there are no bounds where something
-            diverges.
+        meeting: first try monomials that an upper bound proves to be the largest. Without effect where something
+            diverges, as there are no bounds.
 
     Raises:
         Infeasible: nothing is known of the quantity.
@@ -446,8 +456,9 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """Reports the first demand on a quantity whose size is unknown at some step, so that another monomial may lead
-    then."""
+    """Reports the first demand on a quantity of which not even a leading monomial is known at some step, since it may
+    be the largest there. None if there is no such demand.
+    """
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
             for name in demand.quantities:
@@ -491,9 +502,9 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
     """Returns the demands that stay undecided, after checking that no demand is known to fail.
 
-    A demand is met if an upper bound and a monomial agree. The others are examined step by step. Once one stays
-    undecided with the larger budgets, the others get the first two only, and after a few the first only, unless full
-    effort is requested.
+    A demand is met if an upper bound and a monomial agree. The others are examined step by step. Unless full effort is
+    requested, only the first undecided one is examined again with larger budgets, and after a few all others get the
+    smallest budget only.
 
     Raises:
         Infeasible: a demand does not hold.
@@ -529,8 +540,9 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
 
 
 def _explain_left(at: Places, left: Sequence[OpenDemand], look: Analysis) -> Iterable[str]:
-    """Returns the reason of each undecided size: what there are no bounds for, what is known of it, or what was found
-    of it and how large it may be."""
+    """Yields the reason why each size is undecided: there are no upper bounds at all, or the reason that the analysis
+    gave, or else the largest monomial that was found and the upper bound.
+    """
     with at.meter.pause_counting(), at.meter.limit_work(NEXT_UPDATE_WORK * len(left)):
         for x in left:
             if look.bounds.why and (x.why in ("", WORK_LIMIT_REASON) or x.why.startswith(FOUND)):
@@ -545,7 +557,7 @@ def _explain_left(at: Places, left: Sequence[OpenDemand], look: Analysis) -> Ite
 
 
 def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
-    """Tests whether a demand is met, with a limit on the work."""
+    """Tests whether a demand is proved to be met, spending at most ``work``."""
     with at.within(work):
         return is_met(demand, look)
 
@@ -556,7 +568,7 @@ def unmet(
     """Returns the demands that fail, in order of update and signal, and those that are undecided.
 
     Args:
-        at: the engine at this and other points.
+        at: provides analyses at this and other points.
         demands: the demands to examine.
         look: the analysis at the point.
         work: limit on the work for all demands. With a limit, divergence after one update is examined first, since this
@@ -601,7 +613,8 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
-    """Checks the parts of sums over experts that come from a single tensor; used to decide about a candidate by bounds.
+    """Checks the parts of sums over experts in which a single tensor changes. A solution that is proved by bounds
+    alone must pass.
 
     Raises:
         Infeasible: a part has no upper bound, is smaller than it must be, or is undecided.

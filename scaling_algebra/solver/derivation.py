@@ -50,13 +50,13 @@ from .search import Solution, solve
 LAWS = {
     "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in), or 1 / sqrt(in) of what does not train",
     "lr": "update times input = Theta(1) at full alignment",
-    "eps": "a gradient is one over the number of outputs",
+    "eps": "entries of a gradient are 1 / (number of outputs)",
 }
 """The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
-SHARED = "; of inputs that are shares of a softmax, each one over their number"
+SHARED = "; inputs that are weights of a softmax are each one over their number"
 STARTS = "the network declares that it starts at zero"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
-SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
+SHIFTED = "a step is the sign of a count; Theta(1), as large as the scores that it is added to"
 """The reasons of a buffer's init, and of its rate if the layer-wise law gives it."""
 TIES = (
     "a router that starts at zero makes all logits equal, so that top-K selects at random or by position; add noise "
@@ -69,7 +69,7 @@ class Derivation(Rendered):
     """A derived parameterization: ``d["router"].lr`` is a power of the axes.
 
     Attributes:
-        configuration: the question.
+        configuration: network, ray, optimizer and parameterization.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
         chosen: the interventions; None if there are none.
@@ -152,7 +152,9 @@ class Derivation(Rendered):
         return iter(self.scaling.tensors)
 
     def analysis(self) -> Analysis:
-        """Returns the analysis at this parameterization, which caches its answers."""
+        """Returns the engine's analysis of this parameterization. Called with a quantity and a step, it returns the
+        size; answers are cached.
+        """
         return self._analysis
 
     @cached_property
@@ -160,7 +162,8 @@ class Derivation(Rendered):
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.network)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
-        """Returns b, c, d of a tensor on the ray.
+        """Returns the exponents (b, c, d) of a tensor on the ray: init std ~ n^-b, learning rate ~ n^-c, epsilon ~
+        n^-d.
 
         b is None for zero init, c for a frozen tensor, and d for a rule without epsilon.
         """
@@ -226,7 +229,7 @@ class Signals(Rendered):
     quantities: Mapping[str, tuple[Bracket, ...]]
 
     def without_assumptions(self) -> Signals:
-        """Returns the signals with every exponent undecided that relies on more than counting powers."""
+        """Returns a copy in which every exponent that relies on an assumption beyond counting powers is undecided."""
         return replace(
             self,
             quantities={name: tuple(a.without_assumptions() for a in row) for name, row in self.quantities.items()},
@@ -354,7 +357,7 @@ def _derive_from_demands(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, asked.ray, solution)
         if solution.exchanged:
-            why = {key: f"as where nothing is given: {reason}" for key, reason in why.items()}
+            why = {key: f"as if nothing were given: {reason}" for key, reason in why.items()}
         why |= _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         level = replace(solution.level, failed=len(unmet))
@@ -433,7 +436,7 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
 
 @lru_cache(maxsize=16)
 def _points(network: Network, ray: Ray, optimizer: OptimizerSpec, effort: bool) -> Places:
-    """Returns the engine shared by the parameterizations of one network, ray and optimizer."""
+    """Returns the cached analyses of one network, ray and optimizer, which all parameterizations share."""
     return Places(network, ray, optimizer, effort=effort)
 
 
@@ -461,8 +464,9 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the layer-wise law behind each number of a solution, by (role, setting), for numbers that are not
-    zero."""
+    """Returns, by (role, setting), a text that quotes the layer-wise law from which each number follows. Numbers that
+    are zero are omitted.
+    """
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():
@@ -482,10 +486,10 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
-    """Names the tensors that can absorb a redundant multiplier."""
+    """Returns the reason text of a redundant multiplier, which names the tensors that can absorb it."""
     uses = (s for s in network.linear if multiplier in s.multipliers)
     roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
-    return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"
+    return f"a gauge: init and rate of {roles} absorb it; give {multiplier}, or one of them, and the others are derived"
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
@@ -497,7 +501,9 @@ def _settings(network: Network) -> list[tuple[str, str]]:
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
-    """Returns the reason text of every number that the user fixed: whether the demand that would determine it holds."""
+    """Returns a text for every number that the user fixed, which says whether the demand that would determine it
+    holds.
+    """
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.list_demands(asked.network, solution.structure) if d.fixes}
     failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
@@ -515,7 +521,9 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
 def _make_derivation(
     asked: Configuration, solution: Solution, scaling: Scaling, reasons: Mapping[tuple[str, str], str]
 ) -> Derivation:
-    """Makes the derivation of a solution. Given zeros and the readout init are not reported as interventions."""
+    """Makes the derivation of a solution. Tensors that the user sets to zero and the readout init are not reported as
+    interventions.
+    """
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
     tried = solution.rejected, solution.others, solution.fixed_by

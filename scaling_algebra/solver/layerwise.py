@@ -73,9 +73,9 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers, from the demand that the products with them learn by Theta(1).
+    """Computes powers of the multipliers, such that the products that contain them change by Theta(1).
 
-    A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
+    For a sum over experts the learned part of its terms counts, for any other product of one signal the whole change.
     """
     network = look.network
     read = {e: [x for x in (e.source, *e.weights) if is_trained(network, x)] for e in experts(network)}
@@ -93,8 +93,9 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Computes powers of the weights of auxiliary losses, such that their gradients are one over the number of
-    entries."""
+    """Computes powers of the weights of auxiliary losses, such that entries of a loss's gradient at a signal are one
+    over the number of entries of this signal.
+    """
     powers: dict[str, Power] = {}
     for loss, x, g in find_meetings(look.network):
         count, weight = look.network.size(look.network.signals[x]), name_weight(look.network, loss)
@@ -109,9 +110,11 @@ def _single(statement: Product) -> bool:
 
 
 def _init(look: Analysis, statement: Product, t: int) -> Power | None:
-    """Computes the inverse init std of a tensor from the alignment of the signal change that it propagates.
+    """Computes the inverse init std of a tensor, from the alignment of its initial value with the signal change that
+    it propagates.
 
-    A tensor that reads the data propagates no change; its power is 1.
+    It is 1 for a tensor that reads the data, which propagates no change. None for a tensor that starts at zero, or if
+    a size is unknown.
     """
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
@@ -151,7 +154,7 @@ def _change_size(look: Analysis, signal: str, t: int) -> Fraction | None:
 
 
 def _learned_size(look: Analysis, signal: str, t: int) -> Fraction | None:
-    """Returns the size of the part of a signal that an update of its tensor produces."""
+    """Returns the size of the part of a signal that an update of its tensor produces; None if it is unknown."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
     return _largest(look, names or [f"{signal}.change"], t)
 
@@ -159,8 +162,8 @@ def _learned_size(look: Analysis, signal: str, t: int) -> Fraction | None:
 def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
     """Returns the size of the largest of some quantities; None if it is unknown.
 
-    The first witness that reaches the upper bound of all of them decides; otherwise all are computed at the smallest
-    budget.
+    It is known if a monomial has the size of the upper bound of all quantities. Otherwise all of them are computed
+    with the smallest budget.
     """
     uppers = [look.upper(name) for name in names]
     top = max((x for x in uppers if x is not None), default=None)
@@ -176,17 +179,29 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
 def at_full_alignment(
     network: Network, ray: Ray, optimizer: OptimizerSpec, structure: Structure = PLAIN
 ) -> dict[str, Power]:
-    """Returns the layer-wise law at full alignment as powers of the unknowns.
+    """Returns a starting point for the solver: the layer-wise law, under the assumption that updates and signals are
+    fully aligned.
 
-    Init stds follow the spectral condition. Entries of an update are 1/fan_in where a gradient is one over the number
-    of entries that the tensor alone produces. An aggregation takes the mean. Every layer has a matrix of its own.
+    Init stds follow the spectral condition. Learning rates make the entries of an update 1/fan_in; for rules that do
+    not normalise, this assumes that entries of a gradient are 1 / (number of outputs of the tensor). A multiplier of a
+    sum over experts makes it a mean. Layers are counted as separate matrices. The solver then moves every unknown to
+    where its demand holds.
 
     Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, if each expert
     reads a signal of its own, for that of one expert. If the tensor reads nothing that trains, no change meets it, and
-    std = 1 / sqrt(columns). If it reads shares of a softmax, std is larger by their number. If signals before a mean
-    over experts are free, std is larger by sqrt(experts), so that the mean of independent signals is Theta(1).
-    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. This is only a start: the
-    iteration moves every unknown to where its demand holds.
+    std = 1 / sqrt(columns). If it reads weights of a softmax, std is larger by their number. If the size of signals
+    before a mean over experts is not constrained, std is larger by sqrt(experts), so that the mean of independent
+    signals is Theta(1).
+    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning.
+
+    Args:
+        network: the network.
+        ray: the ray, which decides whether rows or columns grow faster.
+        optimizer: the update rule of every tensor.
+        structure: says which signals before a mean over experts are not constrained.
+
+    Returns:
+        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
     """
     powers: dict[str, Power] = {}
     half = Fraction(1, 2)
@@ -226,8 +241,9 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
 
 
 def shares_read(network: Network, ray: Ray, role: str) -> Power:
-    """Returns the number of softmax weights that a tensor is multiplied with: the smallest over its uses, 1 for
-    other uses."""
+    """Returns the number of softmax weights that a tensor multiplies and sums. If it has several uses, this is the
+    smallest number; 1 for a use without softmax weights.
+    """
     counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
     return min(counts, key=lambda x: x.on(ray))
 
@@ -246,7 +262,7 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
 
 
 def gradient_power(network: Network, statement: Product) -> Power:
-    """Returns one over the gradient of a tensor at full alignment.
+    """Returns 1 / (size of an entry of a tensor's gradient) at full alignment.
 
     This is the number of entries of the signal that the tensor produces. Gradients of entries that share weights add
     up, so only indices of the tensor count.

@@ -55,7 +55,7 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
 def make_lazy_start(at: Places) -> dict[str, Fraction]:
     """Returns a start with variance-preserving inits and vanishing learning rates.
 
-    There every form is of first order in the updates.
+    There every leading monomial is of first order in the updates.
     """
     values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
@@ -86,7 +86,7 @@ def iterate_newton(
     solution.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: the discrete choices.
         start: first values of all unknowns.
@@ -108,12 +108,12 @@ def newton(
     """Runs Newton's method from a start.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: the discrete choices.
         start: first values of all unknowns.
         held: unknowns that keep their values.
-        shown: prefer forms proved to lead by a bound and a witness to those that lead by a lower bound.
+        shown: prefer monomials that an upper bound proves to be the largest to those that are the largest known ones.
 
     Raises:
         Infeasible: the iteration does not converge, or the demands leave an unknown free.
@@ -195,11 +195,11 @@ def _after_descent(
 ) -> Values:
     """Returns a start for rules with an epsilon: the solution of gradient descent.
 
-    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient descent
-    with c - d in place of c. So if gradient descent has no solution, neither has this optimizer. If descent is
-    undecided, its steps may have tails that those of this optimizer do not have. If c is held, c - d depends on d, and
-    descent is solved again until d no longer changes. If d is held, mu-3 need not hold, and the result is merely a
-    start.
+    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon ~ n^-d, and training is gradient
+    descent with the learning-rate exponent c - d in place of c. So if gradient descent has no solution, neither has
+    this optimizer. If descent is undecided, its steps may have tails that those of this optimizer do not have. If c is
+    held, c - d depends on d, and descent is solved again until d no longer changes. If d is held, mu-3 need not hold,
+    and the result is merely a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]
@@ -227,8 +227,8 @@ def _after_descent(
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
     """Converts a solution of gradient descent to one for rules with an epsilon.
 
-    Epsilons become the largest gradients of its run, and c - d takes the value of c. Unknowns with a fixed value keep
-    it.
+    Epsilons become the largest gradients of training with descent, and c - d takes the value of c. Unknowns with a
+    fixed value keep it.
     """
     values = dict(look.point.values)
     for role in at.epsilons:

@@ -23,18 +23,19 @@ from .layerwise import PLAIN
 
 
 class Places:
-    """Analyses at points of one network, ray and optimizer. All share products of kernels.
+    """Analyses at the points that a search visits, for one network, ray and optimizer.
 
     Args:
         network: the network.
         ray: the ray.
         optimizer: the optimizer.
-        algebras: algebras to share, by budget.
-        effort: use every budget for each question, and do not limit work.
+        algebras: for each budget the counting algebra, with its cache; analyses at all points share it.
+        effort: decide every size with the largest budget, and do not limit the work.
 
     Attributes:
         last: the analysis at the last point visited.
-        solved: solutions with nothing given (``search.py``).
+        solved: cached solutions without values fixed by the user, by parameterization and structure; None for no
+            solution.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Places:
 
     @cached_property
     def meter(self) -> Meter:
-        """The meter that counts the work. An answer by shape has no run to count."""
+        """The meter that counts the work of all analyses."""
         return self.fresh(PLAIN.point(self.network, {})).meter
 
     def within(self, work: int | None) -> AbstractContextManager[None]:
@@ -81,7 +82,9 @@ class Places:
 
     @cached_property
     def descent(self) -> Places:
-        """The same with gradient descent in place of every rule that has an epsilon; itself if there is none."""
+        """The same analyses with gradient descent in place of every rule that has an epsilon; the object itself if no
+        rule has one.
+        """
         if not self.epsilons:
             return self
         return Places(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)

@@ -82,8 +82,9 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
     """Makes a table with one row per tensor; each parameterization after the first has a column of its differences.
 
     Args:
-        ds: parameterizations of one question.
-        exponents: add the exponents b, c, d, and a if the gauge has multipliers.
+        ds: parameterizations of the same network, ray and optimizer.
+        exponents: add the exponents b, c, d of init std, learning rate and epsilon, and a of the multiplier if the
+            gauge has any.
     """
     first, *others = ds
     gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())
@@ -119,7 +120,7 @@ def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece,
 
 
 def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
-    """Returns the cells of a tensor's row by column."""
+    """Returns the table cells of a tensor's row, by column."""
     t = d.tensors[role]
     std: Piece = ZERO if t.init_std is None else t.init_std
     tied = "tied" if role in d.scaling.tied else ""
@@ -193,7 +194,9 @@ def _instead(d: Derivation) -> list[str]:
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:
-    """Makes a table of the demand that fixes each number; later parameterizations only where theirs differs."""
+    """Makes a table of the demand that determines each number. Later parameterizations have an entry only where it
+    differs from the first one's.
+    """
     first, *others = ds
     rows: list[tuple[Piece | None, ...]] = []
     for (role, what), why in first.reasons.items():
@@ -228,10 +231,10 @@ def alike(one: Derivation, two: Derivation) -> bool:
 
 
 def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, exponents: bool = False) -> Document:
-    """Makes the document for a terminal: the question, one table, and how to get the rest.
+    """Makes the document for a terminal: title, one table, and how to get the rest.
 
     Args:
-        ds: parameterizations of one question that are ``alike``.
+        ds: parameterizations of the same network, ray and optimizer that are ``alike``.
         more: lines on how to get the rest.
         why: add the reasons, and the meaning of the assumptions.
         exponents: add columns of exponents to the table.

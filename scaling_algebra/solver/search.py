@@ -54,7 +54,7 @@ class Solution:
         others: structures with as few interventions for which no demand is seen to fail, either.
         assumes: assumptions beyond counting powers that the check relies on.
         level: how far the demands are proved to hold.
-        exchanged: powers that are not given are those of the solution with nothing given.
+        exchanged: True if all powers that are not given were taken from the solution with nothing given.
     """
 
     scaling: Scaling
@@ -71,8 +71,8 @@ class Solution:
 def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
     """Finds the solution of a parameterization's demands with the fewest interventions in the structure.
 
-    If norms prevent exact counting, a structure is judged at the layer-wise law: bounds refute it, or it is a
-    candidate.
+    In a network with norms sizes cannot be counted exactly. A structure is then judged at the layer-wise law: bounds
+    refute it, or it is a candidate.
 
     If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
     layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
@@ -80,7 +80,7 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
     reported.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         rule: the parameterization.
         base: the structure before any intervention; by default that of the parameterization's definition.
         given: given exponents.
@@ -149,12 +149,12 @@ def _search_by_newton(
     """Runs Newton's method in one structure after the other, from one start after the other.
 
     Args:
-        at: the engine.
+        at: provides analyses at the points that are visited.
         rule: the parameterization.
         base: the structure before any intervention.
         given: given exponents.
         free: the solution with nothing given.
-        near: the starts made from it.
+        near: starting points made from ``free``, tried first.
         law: the layer-wise law, if no demand fails there.
 
     Raises:
@@ -274,8 +274,8 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
     Structures in which a decided demand fails are omitted.
 
-    Law: with epsilon at the largest gradient a run of such a rule is one of gradient descent with c - d in place of c.
-    The steps of normalising rules are bounded, so bounds decide more of their runs.
+    Law: with epsilon at the largest gradient training with such a rule is gradient descent with the learning rate
+    divided by epsilon. The steps of normalising rules are bounded, so upper bounds decide more sizes.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:
@@ -292,7 +292,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """Returns the solution without the values that the user fixed, or None."""
+    """Returns the solution of the demands without the exponents that the user fixed; None if there is none."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None
@@ -319,8 +319,8 @@ def _make_scaling(
 ) -> Scaling:
     """Makes a scaling from powers that were solved axis by axis.
 
-    If axes grow at one rate, the forms cannot tell them apart. The layer-wise system then decides, if it has
-    half-integer powers that agree with the solution on the ray.
+    If axes grow at the same rate, their powers cannot be told apart on the ray. The powers of the layer-wise system
+    are then used, if they are half-integers and agree with the solution on the ray.
     """
     values = look.point.values
     for name, power in layerwise(look, structure).items():

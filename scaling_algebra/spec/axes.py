@@ -104,11 +104,13 @@ class Ray:
 
     @property
     def largest(self) -> Fraction:
-        """The largest rate. Rates times a constant are the same ray, so tolerances are relative to this one."""
+        """The largest rate. As all rates times a constant give the same ray, tolerances are relative to it."""
         return max(self._exact.values())
 
     def find_missing_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Returns those of the given axes that need a rate but that the ray does not name."""
+        """Returns those of the given axes that have no rate on this ray. K and L always have one, as they have a
+        default.
+        """
         return tuple(axis for axis in AXES if axis in set(axes) and axis not in self.rates)
 
     def __hash__(self) -> int:
@@ -155,7 +157,7 @@ REGIMES: dict[str, Ray] = {
 
 
 def regime(name: str) -> Ray:
-    """Returns the ray of regime I, II or III, in any case.
+    """Returns the ray of regime I, II or III; ``name`` may be in lower case.
 
     Raises:
         UsageError: there is no such regime.

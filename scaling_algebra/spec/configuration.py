@@ -29,14 +29,15 @@ EACH = "each"
 
 
 class ConfigurationOptions(TypedDict, total=False):
-    """Keyword arguments of every question, besides regime, optimizer and parameterization.
+    """Keyword arguments that ``derive`` and the like take besides regime, optimizer and parameterization.
 
     Attributes:
         ray: instead of a regime: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
         readout_init: ``maximal`` or ``zero``; by default that of the parameterization's definition.
         architecture: the name of a shipped network.
         network: instead of an architecture: a ``Network`` or its name.
-        epsilon: regime of the optimizer's epsilon, ``derived`` (the default) or ``negligible``.
+        epsilon: how the optimizer's epsilon scales: ``derived`` from the demands (the default), or ``negligible``, far
+            below every gradient.
         given: exponents that are fixed, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
             rest is derived.
         effort: True to continue the search after the first undecided demand, with the largest budgets.
@@ -57,14 +58,15 @@ Where = ConfigurationOptions
 
 @dataclass(frozen=True)
 class Configuration:
-    """A complete question: a network, how it grows, its optimizer and its parameterization.
+    """Everything that an answer depends on: a network, how it grows, its optimizer and its parameterization.
 
     Equal configurations have equal answers, so that a configuration can be a cache key.
 
     Attributes:
         network: the network.
         ray: how its axes grow; it has a rate for every growing axis of the network.
-        optimizer: the update rule, one for all tensors or one for each, with the regime of its epsilon.
+        optimizer: the update rule, one for all tensors or one for each; it contains the choice between a derived and a
+            negligible epsilon.
         parameterization: the rule for init std and learning rate of the tensors.
         readout_init: ``maximal`` or ``zero``.
         given: exponents that are fixed by the user.
@@ -230,7 +232,7 @@ class Configuration:
 
 
 def read_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
-    """Returns the ray of ``--regime`` or ``--ray``.
+    """Returns the ray that is given either by the name of a regime or by its rates (``--regime`` or ``--ray``).
 
     Raises:
         UsageError: both or neither are given, or the one that is given cannot be read.

@@ -47,7 +47,7 @@ class Demand:
         name: the desideratum, such as ``"mu-2"``.
         kind: what is required:
             ``theta``: the largest of ``quantities`` is O(1) at every t and Theta(1) at some t.
-            ``bounded``: it is O(1) at every t.
+            ``bounded``: the largest of ``quantities`` is O(1) at every t.
             ``balanced``: at the last t all quantities that are not exactly zero have the same exponent.
             ``scale``: n^d times the quantity is Theta(1) at some t > 0, which determines the epsilon exponent d.
         quantities: names of the quantities, such as ``h2.change`` (see ``quantities.py``).
@@ -81,7 +81,8 @@ class Structure:
         tied: roles of tensors whose initial values all experts share.
         exempt: signals before the aggregation whose own size is not constrained (only their aggregate must be
             Theta(1)).
-        readouts: those of ``zero`` that do not count as an intervention: zero readouts and buffers.
+        readouts: those of ``zero`` that do not count as an intervention: zero readouts, and biases that only shift a
+            top-K selection.
     """
 
     zero: frozenset[str] = frozenset()
@@ -113,7 +114,7 @@ class Structure:
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:
     """Returns the demands of muP: desiderata mu-1, mu-2, mu-3.
 
-    For a tensor with several uses, the largest use must be Theta(1).
+    If a tensor acts at several places of the network, the largest of its effects must be Theta(1).
     Source: MSSP paper, section 3 and App. I.1.
     """
     last = last_step(network, structure)
@@ -124,10 +125,10 @@ def last_step(network: Network, structure: Structure) -> int:
     """Returns the number of updates T after which every demand must hold.
 
     Law: T = ``HORIZON``, plus one if the readout starts at zero above a growing number of layers, plus one for each
-    other tensor that starts at zero on the path of a gradient. A zero readout first moves along the whole residual
-    stream, of which one layer is 1/L, so that what a router learns from its own layer leads only after the tensors of
-    the layers have moved. Below another zero tensor (B of LoRA) nothing trains until that tensor has moved, by a first
-    gradient that may be smaller than later ones.
+    other tensor that starts at zero on the path of a gradient. The first update of a zero readout follows the whole
+    residual stream, to which one layer contributes 1/L. So what a router learns from its own layer becomes the largest
+    part of its update only after the tensors of the layers have moved. Below another zero tensor (B of LoRA) nothing
+    trains until that tensor has moved, by a first gradient that may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -137,8 +138,9 @@ def last_step(network: Network, structure: Structure) -> int:
 
 
 def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
-    """Returns how many zero tensors a gradient must pass on its best path to a tensor, at most over all trained
-    tensors."""
+    """Returns how many tensors that start at zero delay the gradient of a trained tensor, at most. For each trained
+    tensor, those on the path to the output with the fewest of them count.
+    """
     before, found = {network.output: 0}, dict[str, int]()
     for s in reversed(network.statements if zero else ()):
         if s.out in before:
@@ -150,7 +152,7 @@ def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
 
 
 def _forward_demands(network: Network, structure: Structure) -> list[Demand]:
-    """Returns the demands of muP with the default horizon."""
+    """Returns the demands of muP, each up to the default number of updates ``HORIZON``."""
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
@@ -212,19 +214,19 @@ def _tensor_demands(network: Network, structure: Structure, role: str) -> list[D
     computed = {s.out: (find_weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
     names = tuple(f"{computed[s.out]}.{part}" for s in uses for part in _name_learned_parts(network, s))
     why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
-    why += ", as the scores beside it are by which is selected" if role in find_buffers(network) else ""
+    why += ", as large as the scores that it is added to" if role in find_buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
 def _multiplier_demand(network: Network, multiplier: str) -> Demand:
-    """Returns the demand that determines a multiplier: the products with it learn by Theta(1).
+    """Returns the demand that determines a multiplier: the learned part of the products that contain it is Theta(1).
 
-    If no tensor below these products trains, their values must be Theta(1).
+    If nothing in these products is trained, their values must be Theta(1).
     """
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     if not any(is_trained(network, s.out) for s in scaled):
         still = tuple(s.out for s in scaled)
-        return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), of signals that do not train")
+        return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), as none of its factors trains")
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _name_learned_parts(network, s))
     if not any(_has_trained_tensor(network, s) for s in scaled):
         why = f"the change of {scaled[0].out} is Theta(1)"
@@ -238,7 +240,7 @@ def _multiplier_demand(network: Network, multiplier: str) -> Demand:
 def _loss_weight_demand(network: Network, loss: str) -> Demand:
     """Returns the demand that determines the weight of an auxiliary loss.
 
-    Its gradient must be as large as that of the output where the two first add up.
+    At the signals where the gradients of the loss and of the output are first added, both must have the same size.
     """
     met = {x: f"{g}.by-{loss}.relative" for name, x, g in find_meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
@@ -246,11 +248,12 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """Changes which unknown a demand determines, if the user fixes one of several redundant parameters (a gauge class).
+    """Lets a demand determine the multiplier of a gauge class, if the user fixes another member of this class.
 
-    By default the multiplier of the class is fixed at 1. If the user fixes another member instead, the demand that
-    would determine this member determines the multiplier. If several members are fixed, a learning rate comes before
-    another multiplier, and that before an init.
+    Members of a gauge class are redundant: one of them can be chosen freely. By default this is the multiplier, which
+    is 1. If the user fixes another member instead, the demand that would determine this member determines the
+    multiplier. If several are fixed, the demand is that of a learning rate, else of another multiplier, else of an
+    init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -271,9 +274,10 @@ def _has_trained_tensor(network: Network, statement: Product) -> bool:
 
 
 def _name_propagating_part(network: Network, statement: Product) -> str:
-    """Names the part of a product's output that its initial tensors pass on: ``h2.propagating``.
+    """Returns the name of the part of a product's output in which the inputs change and its tensor has its initial
+    values: ``h2.propagating``.
 
-    If the weight is a product of tensors, the part with the initial values of all of them is meant.
+    If the weight is a product of tensors, all of them have their initial values.
     """
     (first, *_) = statement.factors
     if statement.out in (x.out for x in find_weight_products(network).get(first.name, ())):
@@ -288,7 +292,8 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
 def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]:
     """Names the parts of a product's output that updates of its tensors contribute: ``("effective", "cross")``.
 
-    For a factor of a weight that is a product of tensors, it is the part of the signal that the whole weight computes.
+    If the tensor is one factor of a weight that is a product of tensors, the parts are those of the signal that the
+    whole weight computes.
     """
     if statement.out in find_weight_products(network) and statement.tensor:
         return (f"effective.{network.tensors[statement.tensor.name].symbol}",)
@@ -299,7 +304,9 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
-    """Returns the changes of a product's inputs for a message, trained signals first: ``dh2 data``."""
+    """Formats the inputs of a product for a message, such as ``dh2 data``. Trained inputs come first and are marked by
+    ``d``.
+    """
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
 

@@ -49,8 +49,8 @@ def change_multiplier(t: TensorScaling, multiplier: Power, optimizer: Optimizer)
 
 @dataclass(frozen=True)
 class Gauge:
-    """A convention for the multipliers of vector-like tensors, which have exactly one growing dimension; others have
-    none.
+    """A convention for the multipliers of vector-like tensors, those with exactly one growing dimension. All other
+    tensors have the multiplier 1.
 
     Attributes:
         name: its name on the command line.

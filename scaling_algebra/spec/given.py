@@ -35,7 +35,7 @@ GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 
 @dataclass(frozen=True)
 class Given:
-    """Values fixed by the user.
+    """Exponents that the user fixes, by the name of the setting.
 
     Attributes:
         items: sorted pairs (name, power). Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those
@@ -93,8 +93,9 @@ class Given:
     def within(self, network: Network) -> Network:
         """Returns the network as it is derived with the fixed values.
 
-        Tensors with a fixed learning rate of zero become frozen. Where a multiplier and a tensor are redundant (either
-        could absorb the other), the one with a fixed value is the one that keeps it.
+        Tensors with a fixed learning rate of zero become frozen. If a multiplier and the scale of a tensor are
+        redundant (either could absorb the other), the one that the user fixes keeps its value and the other one
+        becomes an unknown.
         """
         network = network.with_frozen(network.frozen | self.frozen)
         given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
@@ -102,8 +103,8 @@ class Given:
 
     @property
     def held(self) -> dict[str, Power]:
-        """The fixed unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``, each as the power whose exponent it is:
-        1/init std, 1/learning rate, 1/epsilon, 1/multiplier.
+        """The fixed values by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``). As exponents count downwards
+        (init std ~ n^-b), each value is inverted: 1/init std, 1/learning rate, 1/epsilon, 1/multiplier.
         """
         return {name_unknown(name): 1 / power for name, power in self.items if power is not None}
 
@@ -113,12 +114,13 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """Matches a structure to the fixed inits: a tensor starts at zero if and only if it is fixed to zero; others
-        are unchanged."""
+        """Returns a structure in which a tensor whose init is fixed starts at zero if and only if it is fixed to zero.
+        All other choices are those of ``base``.
+        """
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def relax_demands(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
-        """Returns the demands, with those on a readout's init as upper bounds if that init is fixed by the user.
+        """Returns the demands; those on the init of a readout become upper bounds if the user fixes this init.
 
         Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between, because
         its first update makes it as large.
@@ -161,7 +163,7 @@ def name_unknown(name: str) -> str:
 
 
 def _list_texts(given: Iterable[str] | None) -> list[str]:
-    """Returns ``given`` as a list of texts ``NAME=POWER``."""
+    """Returns what the user gives, a dict or texts, as a list of texts ``NAME=POWER``; empty for None."""
     if isinstance(given, str):
         return [given]
     try:
@@ -203,7 +205,7 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
 
 
 def _read_power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
-    """Reads a fixed value and checks that the network has its axes; None for zero."""
+    """Reads a fixed value and checks that the network has its axes. Returns None for a value of zero."""
     text = value if isinstance(value, str) else quote_value(value)
     if value is None or text.strip() == "0":
         if not name.endswith((".init", ".lr")):

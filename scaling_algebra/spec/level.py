@@ -67,7 +67,7 @@ class Level:
 
     @classmethod
     def of(cls, levels: Iterable[Level | None]) -> Level | None:
-        """Returns the level of numbers from several sources, or None if no source has one."""
+        """Combines the levels of several results into one for all of them; None if no result has a level."""
         known = [x for x in levels if x is not None]
         if not known:
             return None
@@ -84,7 +84,7 @@ class Level:
 
     @property
     def code(self) -> int:
-        """The exit code of a command that prints such numbers."""
+        """The exit code of a command that prints the numbers: 1 if a demand fails, 3 if one is undecided, else 0."""
         return 1 if self.failed else 0 if self.certified else 3
 
     @property
@@ -106,7 +106,9 @@ class Level:
 
     @property
     def concerned(self) -> str:
-        """One line that names the tensors or signals of undecided demands, grouped by what is not shown."""
+        """One line that names the tensors or signals of undecided demands, in groups: those whose stability is not
+        shown, those that may not learn, and all others.
+        """
         stated = {*self.unstable, *self.unlearned}
         groups = {
             "not shown to stay bounded": self.unstable,
@@ -128,12 +130,12 @@ class Level:
 
 
 def _format_share(asked: int, missing: Set[str]) -> str:
-    """Returns ``all 12`` or ``10 of 12``."""
+    """Formats how many of ``asked`` demands are not in ``missing``: ``all 12``, or ``10 of 12``."""
     return f"{asked - len(missing)} of {asked}" if missing else f"all {asked}"
 
 
 def _join_first(names: Iterable[str]) -> str:
-    """Joins the first ``NAMED`` distinct names and counts the others."""
+    """Joins the first ``NAMED`` distinct names and counts the others: ``router, readout, 3 more``."""
     every = list(dict.fromkeys(names))
     more = [f"{len(every) - NAMED} more"] if len(every) > NAMED else []
     return ", ".join([*every[:NAMED], *more])
@@ -146,7 +148,7 @@ def level_as_json(level: Level | None) -> dict[str, Any]:
     """Returns a level as JSON.
 
     Returns:
-        ``level`` (one line), ``open`` (a record for each undecided demand), ``demands`` (their numbers by kind), and
+        ``level`` (one line), ``open`` (a record for each undecided demand), ``demands`` (the number of each kind), and
         ``unread`` if the module could not be read.
     """
     if level is None:

@@ -83,7 +83,7 @@ FLATTENED = "flattened"
 
 
 class _Rules:
-    """What one update rule for all tensors and a rule for each tensor have in common."""
+    """Methods that an optimizer for all tensors and one with a rule for each tensor (``Optimizers``) share."""
 
     name: str
 
@@ -151,18 +151,19 @@ class Optimizer(_Rules):
             divided by it, so that all normalising rules start with the same step.
         normalises: ``entry`` or ``matrix``: the step is divided by the size of an entry or of the matrix; empty for
             none.
-        memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
-        epsilon: the normaliser is at least epsilon ~ n^-d.
-        negligible: epsilon exists but is far below every gradient and has no effect; then ``epsilon`` is False.
+        memory: True if the normaliser remembers the largest past gradient (v_t is a running mean of squares).
+        epsilon: True if the normaliser is at least epsilon ~ n^-d.
+        negligible: True if epsilon exists but is far below every gradient and has no effect; then ``epsilon`` is
+            False.
         shape: name in ``SHAPES`` of the factor of the learning rate; for ``matrix`` only.
-        flattened: the matrices of all experts are stepped as one; for ``matrix`` only.
+        flattened: True if the matrices of all experts are stepped as one; for ``matrix`` only.
         blocks: side of the blocks into which a matrix is cut and which are stepped separately; 0 for none. With a fixed
             side they normalise entries, up to Theta(1).
         per: indices that count separate matrices, such as attention heads; for ``matrix`` only.
-        relative: the step is relative to the size of the tensor; to Theta(1) if the tensor starts at zero.
+        relative: True if the step is relative to the size of the tensor; to Theta(1) if the tensor starts at zero.
         constraint: name in ``CONSTRAINTS`` of what rescales the weights after each step; a tensor that starts at zero
             stays zero. A relative step with the constraint ``matrix`` is relative to the norm that is kept.
-        decoupled_decay: weight decay acts on the weights, not on the gradient.
+        decoupled_decay: True if weight decay acts on the weights, not on the gradient.
         note: an assumption that is printed with the result.
         source: where the rule is published.
 
@@ -199,7 +200,7 @@ class Optimizer(_Rules):
         if not 0 <= self.blocks <= SIDE:
             raise self._make_error("blocks", f"give a side of 1 to {SIDE}")
         if self.per and not (self.per.isalpha() and len({*self.per}) == len(self.per)):
-            raise self._make_error("per", "give letters, each once")
+            raise self._make_error("per", "give the names of indices, each once")
         if self.blocks and self.normalises:
             object.__setattr__(self, "normalises", "entry")
         for key, (what, holds) in GOES_WITH.items():
@@ -241,7 +242,7 @@ class Optimizer(_Rules):
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
     def matrix(self, network: Network, role: str) -> MatrixShape:
-        """Returns the rows and columns of a tensor as this rule takes them."""
+        """Returns which indices of a tensor this rule takes as rows and columns."""
         return matrix_shape(network, role, self.flattened, self.per)
 
     def of(self, role: str) -> Optimizer:
@@ -271,14 +272,16 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """Name of the assumption of a step (``glossary.py``); empty if power counting suffices."""
+        """Name of the assumption under which a step has the size that is derived (``glossary.py``); empty if power
+        counting suffices.
+        """
         if self.normalises == "matrix":
             return "singular-directions"
         return "rank-one-sign" if self.is_sign else "first-hermite" if self.normalises else ""
 
     @property
     def untrained(self) -> str:
-        """Why ``verify`` cannot train with it; empty if it can."""
+        """Why ``verify`` cannot train with this rule; empty if it can."""
         if self.torch or not self.name.endswith(".toml"):
             return "" if self.torch else self.whole
         return f'{self.name} cannot be trained: it names no class; add one, such as torch = "Adam"'
@@ -293,12 +296,14 @@ class Optimizer(_Rules):
         return f"{self.name} cannot be trained: {why}"
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
-        """Returns the packed exponent by which the gradient of this step is divided.
+        """Returns the exponent of what divides the gradient of this step.
+
+        All exponents are packed into integers (``counting/algebra.py``).
 
         Args:
-            gradients: packed entry sizes of the gradients so far that are not zero, the present one last.
-            epsilon: packed exponent of Adam's epsilon.
-            entries: packed ``entry_count_root`` of the tensor.
+            gradients: entry sizes of the gradients so far that are not zero, the present one last.
+            epsilon: exponent of Adam's epsilon.
+            entries: exponent of ``entry_count_root`` of the tensor.
         """
         if not self.normalises:
             return 0
@@ -352,8 +357,8 @@ OPTIMIZERS: dict[str, Optimizer] = read_registry(
 LOAD = replace(
     OPTIMIZERS["signsgd"],
     name="load",
-    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of how many "
-    "tokens chose an entry, less the mean",
+    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of the "
+    "number of tokens that chose an entry minus the mean of this number",
     source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
 )
 """The rule of buffers (``networks/auxiliary.py``)."""
@@ -439,7 +444,9 @@ def _find_shipped_rule(name: str) -> Optimizer:
     try:
         return find_entry("optimizer", name, OPTIMIZERS)
     except UsageError as error:
-        raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
+        raise UsageError(
+            f"{error}; describe any other in a file, such as mine.toml with normalises = 'entry'"
+        ) from None
 
 
 def _read_optimizer_file(file: str) -> Optimizer:

@@ -69,7 +69,7 @@ class Parameterization:
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
             layer by Theta(1) (``feature``).
-        borrowed: the network whose muP it applies to all networks of its family; empty for none.
+        borrowed: name of a network. Its muP is applied to all networks of the same family; empty for none.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Parameterization:
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
         """Returns the structure before any intervention.
 
-        Buffers and the tensors in ``network.zero`` start at zero, and so do the readouts if ``readout_init``, or else
-        the definition, says so.
+        Biases that only shift a selection and the tensors in ``network.zero`` start at zero, and so do the readouts if
+        ``readout_init``, or else the definition, says so.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*find_buffers(network)} | network.zero

@@ -185,8 +185,7 @@ class Form:
 
 def name_symbol(unknown: str) -> str:
     """Returns the name of the quantity whose exponent an unknown is: ``sigma_input`` for ``b.input``, ``multiplier``
-    for
-    ``alpha``.
+    for ``alpha``.
 
     Examples:
         >>> name_symbol("c.expert_in"), name_symbol("v.router.0")

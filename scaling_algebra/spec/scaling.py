@@ -61,8 +61,7 @@ class Scaling:
         return 1 / ({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
     def size(self, form: Form) -> Power:
-        """Returns the power of the axes of a symbolic exponent, with the values of this parameterization for its
-        unknowns."""
+        """Evaluates a symbolic exponent as a power of the axes, with this parameterization's values of its unknowns."""
         return prod((self.unknown(name) ** count for name, count in form.unknowns), start=form.power)
 
     def point(self, ray: Ray) -> Point:

@@ -38,13 +38,14 @@ Gauges = Mapping[tuple[str, ...], Abc]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A printed cell next to the derived one.
+    """A printed cell and what the engine derives for it.
 
     Attributes:
         printed: the cell.
-        status: the result.
-        derived: derived exponent of n as text ("zero" for exactly zero), or the power; "" if nothing was compared.
-        why: the reason, or how the engine gets its value.
+        status: ``AGREES``, ``DISAGREES`` or ``NOT COMPARABLE``.
+        derived: derived exponent of n as text ("zero" if the quantity is exactly zero), or derived power of the axes;
+            "" if nothing was compared.
+        why: why the cell cannot be compared, or how the engine gets its value.
         derivation: the parameterization that the cell was compared with, for measuring.
     """
 
@@ -70,7 +71,7 @@ class Audit(Rendered):
     """Comparisons of the cells of published tables, or of a table of the user.
 
     Attributes:
-        comparisons: in the order of the file.
+        comparisons: one for each cell, in the order of the files.
         slopes: measured slope of each disagreement, as text; empty if nothing was measured.
         file: the user's table; "" for published ones.
     """
@@ -97,10 +98,10 @@ class Audit(Rendered):
 
 
 def audit(source: str | None = None) -> Audit:
-    """Compares every printed cell of one source, or of all.
+    """Compares every printed cell of one paper with the engine, or of all papers if ``source`` is None.
 
     Raises:
-        UsageError: there is no such source.
+        UsageError: there is no paper of this name.
     """
     if source is not None and source not in SOURCES:
         raise unknown_name_error("source", source, SOURCES)
@@ -108,7 +109,9 @@ def audit(source: str | None = None) -> Audit:
 
 
 def compare(cells: Sequence[Printed]) -> tuple[Comparison, ...]:
-    """Compares cells with the engine; cells of one gauge are compared together."""
+    """Compares printed cells with the engine. If a table prints multiplier, init std and learning rate of a tensor,
+    these are converted together.
+    """
     gauges = _gauges(cells)
     return tuple(_compare(cell, gauges) for cell in cells)
 
@@ -149,11 +152,12 @@ class NotComparable(Exception):
 
 
 def derivations(cell: Printed) -> list[Derivation]:
-    """Returns the derivations of all configurations that a cell is about; ``any`` in its setting stands for all
-    choices.
+    """Returns the derivations of all configurations that a cell is about.
+
+    If its setting does not state the optimizer or the gate, or states ``any``, one derivation is returned for each.
 
     Raises:
-        UsageError: the engine does not know the setting.
+        UsageError: the cell is about a parameterization that the engine does not have.
     """
     s = cell.setting
     regime = s.get("regime", "I")
@@ -180,7 +184,9 @@ def _derive(
     but: tuple[str, ...],
     zero: tuple[str, ...] = (),
 ) -> Derivation:
-    """Derives a configuration. A network without experts has muP where MSSP is asked for."""
+    """Derives a configuration from the fields of a cell's setting. For a network without experts MSSP is replaced by
+    muP.
+    """
     if zero:
         return starting(_derive(regime, optimizer, name, readout, network, depth, but), zero)
     if but:
@@ -220,7 +226,9 @@ def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the networks that have the gate, bias and selection of a claim."""
+    """Returns the names of the networks that a claim is about, by the gate, bias and selection in its setting. What
+    the setting leaves open gives several networks.
+    """
     kind, _, extra = setting.get("gate", "any").partition("-")
     biases: tuple[bool, ...] = (False, True)
     if "bias" in extra:
@@ -235,8 +243,9 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _routers(optimizer: str, name: str, architecture: str, router_init: str | None) -> Derivation:
-    """Derives a parameterization of the routers paper; its muP, on any gate, is the one derived where the router
-    learns."""
+    """Derives a parameterization of the routers paper. Its muP is defined with a sigmoid gate, where the router
+    learns, and applied to every gate.
+    """
     d = derive("I", optimizer, "mup-sigmoid" if name == "mup" else name, architecture=architecture)
     if router_init == "zero":
         tensors = {**d.scaling.tensors, "router": replace(d.scaling.tensors["router"], init_std=None)}
@@ -261,12 +270,15 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
         return True, derived, ""
     why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
     if lead is not None and cell.times != Power():
-        why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
+        why += f"; the paper prints {cell.times} times this size: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
     return False, derived, why
 
 
 def _find_quantity(look: Analysis, name: str) -> str:
-    """Returns the network's name for a printed quantity: a part of a sum of products is a part of its first term."""
+    """Returns the name that the network has for a printed quantity.
+
+    If the signal is a sum, its first term has the part: ``h3.effective`` -> ``h3_1.effective``.
+    """
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
     if name in look.table or not isinstance(statement, Sum):
@@ -275,7 +287,7 @@ def _find_quantity(look: Analysis, name: str) -> str:
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
-    """Writes the winning matching in one line."""
+    """Explains a derived size in one line: the arithmetic of its leading monomial, and the mechanism of each index."""
     e = explain_quantity(d, look, name, step)
     terms = e.terms if e.outer else e.terms[:1]
     letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
@@ -296,12 +308,15 @@ def holds(printed: str, derived: Fraction | None) -> bool:
 
 
 def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
-    """Compares a printed parameter with the derived one on the ray, where powers of axes with equal rates are the
-    same."""
+    """Compares a printed parameter (init std, learning rate, epsilon or multiplier) with the derived one.
+
+    Both are compared as powers of n on the ray, so powers of axes that grow at the same rate count as equal.
+    ``gauges`` has the printed values of tensors that the paper multiplies.
+    """
     role, _, what = cell.quantity.rpartition(".")
-    letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
+    letter = isinstance(cell.value, str) and cell.value != "zero"  # the printed b, c or d is minus the exponent
     if letter and not _number(str(cell.value)):
-        raise NotComparable(f"the printed exponent {cell.value} is a symbol")
+        raise NotComparable(f"the printed exponent {cell.value} is a symbol, not a number")
     mine: Power | None
     tied = True
     if role == "aggregation" or role in find_free_multipliers(d.network):
@@ -311,7 +326,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     elif cell.setting.get("gauge") == "multiplier":
         return _gauge(cell, d, role, what, gauges)
     elif what == "multiplier":
-        raise NotComparable("no multipliers: the gauge of this half of the table")
+        raise NotComparable("this half of the table is stated for tensors without multipliers")
     else:
         scaling = d.scaling.tensors[role]
         what = {v: k for k, v in SETTINGS.items()}.get(what, what).removesuffix("_std")
@@ -327,7 +342,9 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
 
 
 def _gauges(cells: Iterable[Printed]) -> Gauges:
-    """Collects printed multiplier, init std and learning rate of each tensor."""
+    """Collects, for each tensor that a paper multiplies, the printed multiplier, init std and learning rate. Tensors
+    without all three are omitted.
+    """
     tensors: dict[tuple[str, ...], dict[str, Power]] = {}
     for cell in cells:
         if cell.setting.get("gauge") == "multiplier" and isinstance(cell.value, Power) and not cell.reason:
@@ -336,13 +353,15 @@ def _gauges(cells: Iterable[Printed]) -> Gauges:
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:
-    """Returns the fields that the three cells of one tensor share."""
+    """Returns a key that is the same for the printed multiplier, init std and learning rate of one tensor."""
     where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 
 
 def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Answered:
-    """Moves the three printed cells of a tensor to the multiplier-free gauge, and compares them there."""
+    """Compares a tensor that the paper multiplies: converts its printed multiplier, init std and learning rate to an
+    init std and a learning rate without a multiplier, and compares these with the derived ones.
+    """
     abc = gauges.get(_tensor(cell))
     if abc is None:
         raise NotComparable(

@@ -18,7 +18,7 @@ from .comparison import Audit, Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A fitted slope of the quantity, or of one that decides it, as ``command`` printed it.
+    """A measured exponent that shows that a printed one is wrong, of the same quantity or one that decides it.
 
     Attributes:
         quantity: what was measured.
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongCell:
-    """The place of a wrong value in a paper, the printed value, and the right one."""
+    """A wrong value in a paper: where it is printed, what is printed, and the derived value."""
 
     table: str
     label: str = ""
@@ -58,10 +58,10 @@ class Erratum:
     Attributes:
         source: the paper.
         title: one line.
-        why: what gives the derived exponent.
-        inside: what in the same paper implies it.
+        why: how the derived exponent follows.
+        inside: the place in the same paper that implies the derived exponent.
         cell: the wrong cells.
-        measured: the evidence.
+        measured: measurements that confirm it.
     """
 
     source: str
@@ -78,7 +78,7 @@ class Erratum:
 
 @dataclass(frozen=True, repr=False)
 class Errata(Rendered):
-    """Confirmed disagreements, in the order of the file."""
+    """Confirmed disagreements with published tables, in the order of ``errata.toml``."""
 
     entries: tuple[Erratum, ...]
 
@@ -91,16 +91,17 @@ class Errata(Rendered):
 
 
 def errata(source: str | None = None) -> Errata:
-    """Returns every confirmed disagreement, or those of one paper."""
+    """Returns the confirmed disagreements with one paper, or with all papers if ``source`` is None."""
     entries = read_value(tuple[Erratum, ...], load_shipped_toml(__package__, "errata.toml")["erratum"], "erratum")
     return Errata(tuple(e for e in entries if source in (None, e.source)))
 
 
 def find_unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
-    """Compares disagreements with the errata.
+    """Checks the disagreements that an audit finds against the list of errata.
 
     Returns:
-        Disagreements that no erratum lists with these values, and listed cells of the compared sources that now agree.
+        Disagreements that no erratum lists with these values, and the keys of listed cells of the same papers that now
+        agree.
     """
     listed = {key: (c.printed, c.derived) for e in entries for key, c in e.cells.items()}
     wrong = compared.disagreements

@@ -1,8 +1,8 @@
 """Compares a printed cell about a law with what the law, or a set of assumptions, gives.
 
 ``law`` in a published table says what to compute: the axis of a law, or a sum of its own, the cell, and which part of
-it;
-or the set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py`` answers.
+it; or the set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py``
+answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Answered = tuple[bool, str, str]
 
 
 def compare_law(cell: Printed) -> Answered:
-    """Compares a printed exponent, powers, thresholds, identities or numbers with the law's."""
+    """Compares a printed cell about a law (an exponent, powers, thresholds, identities or numbers) with what the law
+    gives.
+    """
     spec, value = cell.setting["law"], str(cell.value)
     if "assumptions" in spec:
         return _compare_with_assumptions(spec, value)
@@ -88,7 +90,7 @@ def _end(end: End, grows: str) -> str:
 
 
 def _sizes(total: Posynomial) -> set[Monomial]:
-    """Returns the terms of a sum without their constant factors."""
+    """Returns the terms of a sum, each without its constant factor."""
     return {Monomial.of(dict(t.powers), logs=t.logs) for t in total.terms}
 
 
@@ -109,8 +111,12 @@ def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[b
 
 
 def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """Returns the part of a law's answer that a cell is about: the minimum, an optimal quantity, their sum, a term,
-    a bound, or the size at which the minimum has a given value."""
+    """Returns the part of a law's answer that a cell is about, as ``spec`` says.
+
+    It is the bound on a quantity (``bound``), terms of the sum (``terms``) or their derivative (``per``), or else
+    ``what``: the minimum by default, an optimal quantity, or, with ``reach``, the size at which the minimum has a
+    given value.
+    """
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:
@@ -128,8 +134,9 @@ def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
 
 
 def _numbers(a: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
-    """Compares printed decimals with functions of exponents, within one unit of the last digit: truncated or
-    rounded."""
+    """Compares printed decimals with functions of a law's exponents. They agree within one unit of the last digit, as
+    papers truncate or round.
+    """
     printed = [Decimal(text.strip()) for text in value.split(",")]
     derived = []
     for at in spec["at"]:

@@ -29,7 +29,7 @@ HEAD = ("regime", "optimizer", "parameterization")
 
 
 def own(path: Path) -> list[Printed]:
-    """Reads the cells of a user's table and checks all names in them.
+    """Reads the cells of a user's table and checks that all names in them exist.
 
     Raises:
         UsageError: one line with the name of the file.
@@ -42,7 +42,11 @@ def own(path: Path) -> list[Printed]:
 
 
 def _check_cell(cell: Printed) -> Printed:
-    """Replaces the names of a cell's configuration by the engine's."""
+    """Returns a cell of the user's table in which names are spelled as in the engine.
+
+    Raises:
+        UsageError: a name does not exist, or the setting is incomplete.
+    """
     setting = dict(cell.setting)
     if lacks := next((x for x in HEAD if x not in setting), ""):
         raise UsageError(
@@ -73,7 +77,9 @@ def _check_axes(cell: Printed, network: Network) -> None:
 
 
 def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
-    """Pairs each cell with the tensors that its configuration initialises to zero."""
+    """Adds to the setting of each cell the tensors that start at zero in its configuration, as other cells of the
+    table state.
+    """
 
     def configuration(cell: Printed) -> tuple[Any, ...]:
         return tuple(cell.setting.get(x) for x in (*HEAD, "program", "readout_init"))

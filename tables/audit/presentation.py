@@ -25,7 +25,9 @@ PLACES = ("place", "quantity", "updates", "printed", "derived", "measured")
 
 @document_of.register(Audit)
 def audit(a: Audit) -> Document:
-    """Renders the counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
+    """Renders an audit: the number of cells of each status by table, every disagreement with its reasons, and why the
+    other cells cannot be compared.
+    """
     rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in a.counts().items()]
     total = Counter(c.status for c in a.comparisons)
     rows.append(("all", "", *(str(total[s]) for s in STATUSES)))
@@ -50,14 +52,14 @@ def audit(a: Audit) -> Document:
 
 
 def _label(a: Audit, c: Comparison) -> str:
-    """Returns the label of the reason for a derived value."""
+    """Returns the words that introduce the reason for a derived value: ``because``, ``matching`` or ``derived by``."""
     if a.file and c.printed.step is None:
         return "because: "
     return "matching: " if c.derivation is not None else "derived by: "
 
 
 def difference(c: Comparison, printed: str = "printed") -> str:
-    """Writes one disagreement in a line."""
+    """Writes a disagreement in a line: its place, the printed and the derived exponent."""
     p = c.printed
     setting = ", ".join(str(p.setting[k]) for k in SETTING if k in p.setting)
     place = f"{p.source} {p.table} {p.label}".strip() + (f" ({setting})" if setting else "")
@@ -76,7 +78,9 @@ def _audit_record(a: Audit) -> dict[str, Any]:
 
 @document_of.register(Errata)
 def errata(entries: Errata) -> Document:
-    """Renders an overview, then each erratum with the winning matching of the engine and the measured slope."""
+    """Renders an overview of the errata, then each erratum with the leading monomial of the engine and the measured
+    slope.
+    """
     by_key = _compare_listed(entries)
     blocks: list[Block] = [
         Heading("Errata"),
@@ -104,7 +108,7 @@ def errata(entries: Errata) -> Document:
 
 
 def _compare_listed(entries: Errata) -> dict[Key, Comparison]:
-    """Compares every listed cell with the engine."""
+    """Compares every cell in the errata with the engine; returns those that disagree, by key."""
     keys = {key for e in entries for key in e.cells}
     return {c.key: c for c in compare([c for c in load() if c.key in keys]) if c.status == "DISAGREES"}
 

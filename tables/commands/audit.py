@@ -25,7 +25,7 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
 @click.command(
     "audit",
     cls=Verb,
-    forms={"--errata": ("The published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
+    forms={"--errata": ("List the published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
     epilog=format_examples(
         "scalecalc audit",
         "scalecalc audit --source routers -o audit.md",
@@ -55,8 +55,7 @@ def command(
     can be compared agrees, 1 if one does not, 3 if none can be compared.
 
     With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail with the
-    rule.
-    Exit code 0, or 3 if a desideratum is undecided.
+    rule. Exit code 0, or 3 if a desideratum is undecided.
     """
     if schema:
         if file is not None or source or measure or implementations:
@@ -90,7 +89,9 @@ def command(
 
 
 def _slopes(a: Audit) -> dict[Key, str]:
-    """Measures the slope of every disagreement of a signal, as text."""
+    """Measures the exponent of every signal that disagrees. Returns the slope with its interval as text, by the key of
+    the cell.
+    """
     from scaling_algebra.verify.studies.blocks import fit_slopes  # torch is loaded here
 
     signals = {

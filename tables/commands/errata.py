@@ -13,7 +13,10 @@ from scaling_algebra.tables.published.printed import SOURCES
     "audit --errata", epilog=format_examples("scalecalc audit --errata", "scalecalc audit --errata -o errata.tex")
 )
 @click.option(
-    "--source", type=Name("source", SOURCES), metavar="NAME", help=f"Only of this paper: {', '.join(SOURCES)}."
+    "--source",
+    type=Name("source", SOURCES),
+    metavar="NAME",
+    help=f"List only the errata of this paper: {', '.join(SOURCES)}.",
 )
 @prints_answer()
 def command(source: str | None) -> Answer:

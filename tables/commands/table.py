@@ -23,7 +23,7 @@ WRITTEN = ("markdown", "latex")
 
 @click.command("table", epilog=format_examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
 @click.argument("name", type=Name("table", TABLES), metavar="[NAME]", required=False)
-@click.option("--all", "every", is_flag=True, help="Every table and the maps, written to tables/emitted.")
+@click.option("--all", "every", is_flag=True, help="Write every table and the maps to tables/emitted.")
 @click.option(
     "--format",
     "form",

@@ -47,7 +47,7 @@ class DerivedTable(Rendered):
         return f"{self.grid.title}, derived"
 
     def document(self) -> Document:
-        """Renders the table. In JSON exponents are strings, ``"zero"`` is exactly zero, and null means nothing."""
+        """Renders the table. In JSON exponents are strings, ``"zero"`` is exactly zero, and null is an empty cell."""
         g = self.grid
         group, label = (head.name for head in g.heads)
         rows = [
@@ -76,7 +76,9 @@ def table(name: str) -> DerivedTable:
 
 
 def _record(cell: Cell) -> object:
-    """Returns named values as a dict, text as a list of what ties, any other value by itself."""
+    """Converts a table cell to JSON: values with names to a dict, a text to the list of all texts that tie, any other
+    value to itself.
+    """
     shown = [_value(piece) for piece in cell.values]
     if cell.names:
         return dict(zip(cell.names, shown, strict=True))

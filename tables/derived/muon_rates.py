@@ -1,8 +1,7 @@
 """Derives the learning rate that each public implementation of Muon needs, given the factor it multiplies by.
 
-A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns differ,
-a
-learning rate transferred to a larger model by one rule is wrong in the other by their quotient.
+A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns
+differ, a learning rate transferred to a larger model by one rule is wrong in the other by their quotient.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ TENSORS = ("router", "expert_in", "expert_out")
 
 @cache
 def table_muon() -> Grid:
-    """Derives the rate of every matrix that Muon trains, by the factor of the implementation."""
+    """Derives the learning rate of every matrix that Muon trains, for each factor by which implementations multiply
+    its steps.
+    """
     rows = []
     for regime, ray in REGIMES.items():
         found = [derive(regime, {"": "adamw", "router": rule, "hidden": rule}, "mup") for rule in FACTORS]

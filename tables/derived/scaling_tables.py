@@ -31,13 +31,17 @@ BOTH = ("mup", "mssp")
 
 
 def setting(d: Derivation, role: str, what: str) -> Piece | None:
-    """Returns init std, learning rate or epsilon of one tensor."""
+    """Returns a setting of one tensor (``what`` of ``QUANTITIES``: init std, learning rate or epsilon); None if it has
+    none.
+    """
     tensors = {name: dict(zip(QUANTITIES, row, strict=True)) for name, *row in powers(d.scaling)}
     return tensors[role][what]
 
 
 def exponent(d: Derivation, role: str, letter: str) -> Piece | None:
-    """Returns b, c or d of one tensor on the ray."""
+    """Returns the exponent of one tensor on the ray: b (init std; ``ZERO`` for zero init), c (learning rate) or d
+    (epsilon). None if it has no such setting.
+    """
     value = d.exponents(role)["bcd".index(letter)]
     return ZERO if letter == "b" and value is None else value
 
@@ -126,7 +130,9 @@ def table_g1() -> Grid:
 
 @cache
 def table_g2() -> Grid:
-    """Derives Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
+    """Derives Table G.2 of the MSSP paper: exponents b, c, d (init std, learning rate, epsilon) of muP by kind of
+    tensor.
+    """
     derivations = {o: derive("I", o, "mup", architecture="mlp") for o in OPTIMIZERS}
     shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
 
@@ -157,7 +163,9 @@ SAME = ("routers-softmax-topk", "routers-softmax-bias")
 
 @cache
 def table_routers(name: str, optimizer: str) -> Grid:
-    """Derives Table 1 (SGD) or 2 (Adam) of the routers paper: b, c, d of muP by layer."""
+    """Derives Table 1 (SGD) or 2 (Adam) of the routers paper: exponents b, c, d (init std, learning rate, epsilon) of
+    muP by layer.
+    """
     letters = "bcd" if optimizer == "adam" else "bc"
 
     def cells(architecture: str, role: str) -> tuple[Cell, ...]:
@@ -205,7 +213,7 @@ def table_transfer1() -> Grid:
 def _rows(
     groups: Mapping[str, Label], quantities: Mapping[str, Label], cells: Callable[[str, str], Iterable[Cell]]
 ) -> tuple[Row, ...]:
-    """Returns one row for every quantity of every group."""
+    """Returns one row for every quantity of every group. ``cells`` returns the cells of a row from both names."""
     return tuple(
         Row(group, label, tuple(cells(name, what)))
         for name, group in groups.items()
@@ -214,7 +222,7 @@ def _rows(
 
 
 def _both(derivations: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
-    """Returns a cell with muP and MSSP."""
+    """Returns a table cell with the values for muP and for MSSP."""
     return Cell(tuple(setting(derivations[*where, p], role, what) for p in BOTH), BOTH)
 
 
@@ -237,13 +245,13 @@ def _parameterization(name: str) -> Label:
 
 
 def _convention(letters: str) -> str:
-    """Writes ``init std sigma ~ n^-b, learning rate ...`` as rich text."""
+    """Writes what the exponents mean, as rich text: ``init std sigma ~ n^-b, learning rate eta ~ n^-c``."""
     sizes = {"b": r"init std $\sigma", "c": r"learning rate $\eta", "d": r"Adam $\epsilon"}
     return ", ".join(rf"{sizes[x]} \asymp n^{{-{x}}}$" for x in letters)
 
 
 def _multiplier(derivations: Iterable[Derivation]) -> str:
-    """Writes the aggregation multipliers of all derivations in which the experts grow."""
+    """Writes the distinct aggregation multipliers of those derivations in which the number of experts grows."""
     powers = dict.fromkeys(1 / d.scaling.alpha for d in derivations if d.ray["M"])
     return ", ".join(map(rich, powers))
 

@@ -104,16 +104,19 @@ def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
 
 
 def _size(answers: Sequence[Bracket]) -> Size | str:
-    """Returns the size of a sum: that of its largest part."""
+    """Returns the size of a sum of parts: the largest exponent of the parts, or ``UNDECIDED`` if one of them is
+    undecided.
+    """
     if not all(a.decided for a in answers):
         return UNDECIDED
     return Size(max((a.exponent for a in answers if a.exponent is not None), default=None))
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
-    """Names the mechanisms of every leading monomial, fewest first: ``["CLT", "A+rank-1"]``.
+    """Names, for each leading monomial, the mechanisms that act in it, such as ``["CLT", "A+rank-1"]``: the monomials
+    with the fewest mechanisms come first.
 
-    Those of one monomial are joined. Returns [] for an update, which is an outer product.
+    Returns [] if the quantity is an update, which is not explained by mechanisms.
     """
     run = look.run(name, t)
     read = look.table[name].read(run, t)
@@ -126,7 +129,9 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
 
 
 def _starts(d: Derivation) -> list[str]:
-    """Writes the footnotes of a table on tensors that start at zero, or alike for all experts."""
+    """Writes the footnotes of a table which say what tensors start at zero, and what tensors start with the same
+    values for all experts.
+    """
     symbols = {role: t.symbol.replace("W", "W^") for role, t in d.network.tensors.items()}
     zero = [f"${symbols[role]}_0 = 0$" for role, s in d.scaling.tensors.items() if s.init_std is None]
     tied = [f"${symbols[role]}$" for role in d.scaling.tied]

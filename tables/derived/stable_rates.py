@@ -1,9 +1,8 @@
 """Derives the largest stable learning rate of every layer of a dense MLP, for given inits and multipliers.
 
 Two ways: by formula, from sizes and an assumed alignment; and with the alignment that the engine certifies. The
-question,
-the parameterizations and the two assumptions are those of Everett et al. (2024), Scaling exponents across
-parameterizations and optimizers (arXiv 2407.05872). No cell is read from there.
+problem, the parameterizations and the two assumptions are those of Everett et al. (2024), Scaling exponents across
+parameterizations and optimizers (arXiv 2407.05872). No number is read from there.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ STEP = Fraction(1, 4)
 
 
 def mup(network: Network, role: str) -> Abc:
-    """Returns muP with multipliers: std N^-1/2 everywhere, N^1/2 before the first layer and N^-1/2 before the last."""
+    """Returns muP in the form with multipliers: std N^-1/2 everywhere, multiplier N^1/2 at the first layer and N^-1/2
+    at the last.
+    """
     multiplier = {"input": HALF, "readout": -HALF}.get(role, Fraction(0))
     return Abc(Power.of({"N": multiplier}), Power.of({"N": -HALF}), Power())
 
@@ -66,8 +67,7 @@ def assume_rates(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
     is one for the readout and, for the layers below, as large as the readout: its init, or its first update if that is
     larger. With Adam they are lr, with Adafactor lr times the init std.
     Assumes: activations are Theta(1), and W_0 times a change adds up at random, as at init (omega = 1/2 in the paper),
-    so that
-    it never limits a rate.
+    so that it never limits a rate.
     """
     abc = _abc(gauge)
     std = {role: (x.multiplier * x.init_std)["N"] for role, x in abc.items()}
@@ -83,10 +83,8 @@ def certify_rates(gauge: str, rule: Optimizer) -> dict[str, Power]:
     """Computes learning rates by layer with the alignment of training, each the largest at which nothing diverges.
 
     Method: take the rates at which every layer's own ``dW x`` is Theta(1). If the change of the features makes the
-    logits
-    diverge, reduce the rates of the layers that move them by as much. Then the engine certifies that h1, h2 and f stay
-    O(1) for
-    t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
+    logits diverge, reduce the rates of the layers that move them by as much. Then the engine certifies that h1, h2 and
+    f stay O(1) for t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
     """
     abc = _abc(gauge)
     given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
@@ -127,8 +125,7 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
-    """Converts learning rates of tensors without multipliers to those of tensors with the multipliers of a
-    parameterization."""
+    """Converts learning rates for tensors without multipliers to those for the multipliers of a parameterization."""
     return {role: rates[role] / abc[role].multiplier ** gauge_powers(rule)["lr"] for role in abc}
 
 

@@ -1,8 +1,7 @@
 """Compares a rule of public code with the derivation: which powers differ, and which desiderata fail with the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule meets the demands is computed by the
-engine,
-at the point that the rule sets.
+engine, at the point that the rule sets.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
 
 @dataclass(frozen=True)
 class ComparedPower:
-    """One power of a rule, without multipliers, next to the derived one.
+    """One power that a rule sets, converted to a tensor without multipliers, and the derived one.
 
     Attributes:
         name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``ROLE.decay``, ``aggregation`` or another multiplier.
         rule: power of the axes in the rule; None for zero init.
         derived: derived power of the axes; None for zero init.
-        equal: True if both agree on the ray, where axes that grow at one rate look alike.
+        equal: True if both are the same power of n on the ray, even if the axes differ.
     """
 
     name: str
@@ -50,16 +49,15 @@ class ComparedPower:
 
 @dataclass(frozen=True)
 class Held:
-    """The result for a rule on one ray, with its epsilon in one regime.
+    """How a rule of public code compares with the derivation on one ray, for one size of its epsilon.
 
     Attributes:
         rule: the rule.
         regime: the ray.
-        epsilon: ``derived`` (of the size of the gradient at the base, so that its power counts), ``negligible``, or ""
-            for
-            an optimizer without one.
-        cells: everything that the rule sets.
-        failures: desiderata that do not hold for t = 0 .. 2, one line each; if something diverges, only that.
+        epsilon: ``derived`` (as large as the gradient at the base, so that its power has an effect), ``negligible``,
+            or "" for an optimizer without an epsilon.
+        cells: every power that the rule sets.
+        failures: desiderata that do not hold for t = 0 .. 2, one line each; if a quantity diverges, only that one.
         undecided: undecided desiderata, one line each.
     """
 
@@ -80,7 +78,7 @@ class Held:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all desiderata hold with the rule."""
+        """Whether all desiderata hold with the rule: ``fails``, ``undecided`` or ``holds``."""
         return "fails" if self.failures else "undecided" if self.undecided else "holds"
 
     def as_json(self) -> dict[str, Any]:
@@ -104,7 +102,7 @@ class Held:
 
 @dataclass(frozen=True, repr=False)
 class Implementations(Rendered):
-    """Rules of public code, each on its rays."""
+    """The results for rules of public code, one for each ray and size of epsilon."""
 
     held: tuple[Held, ...]
 
@@ -133,7 +131,8 @@ class Implementations(Rendered):
 
 
 def implementations(name: str | None = None) -> Implementations:
-    """Compares the rules of one implementation, or of all, on all their rays and with their epsilon in all its regimes.
+    """Compares the rules of one implementation, or of all, with the derivation, on all their rays and with their
+    epsilon in all its regimes.
 
     Raises:
         UsageError: there is no such implementation.
@@ -219,9 +218,8 @@ def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
 def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns failed and undecided demands at the derived parameterization with the given powers substituted.
 
-    If lower bounds show that something diverges, only that fails, because everything after it grows, too. Otherwise
-    every
-    demand is certified.
+    If lower bounds show that a quantity diverges, only that demand is returned, because every later quantity grows,
+    too. Otherwise every demand is examined.
     """
     structure = given.structure(find_solution(d.configuration).structure)
     demands = given.relax_demands(d.network, d.configuration.parameterization.list_demands(d.network, structure))

@@ -34,12 +34,12 @@ DECAY = "decay"
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """Where a part of a rule stands.
+    """Where in a repository a part of a rule is defined.
 
     Attributes:
         file: path in the repository.
         says: which part of the rule it is.
-        commit: the commit that was read; "" if the text that was read names none.
+        commit: the commit that was read; "" if it is unknown.
     """
 
     file: str
@@ -56,20 +56,19 @@ class ShippedRule:
         title: one line.
         repository: where the code is.
         read: when it was read.
-        place: where the rule stands in the code.
+        place: the places in the code that define the rule.
         regimes: rays it is compared on, by name or as ``N=1,L=1``.
         parameterization: the derived parameterization it is compared with.
         optimizer: the optimizer it trains with.
         epsilon: regimes of its epsilon; ``derived`` only if it scales epsilon; none for an optimizer without one.
-        tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``, as far as it sets them; None is zero
-            init.
-        covers: those of the rays on which nothing grows that the rule does not ask for.
+        tensors: for each role the powers that the rule sets: ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``;
+            None is zero init.
+        covers: those of ``regimes`` that the rule is meant for: no axis grows that it assumes fixed.
         readout_init: readout init of the parameterization it is compared with; "" for that of the definition.
         architecture: the network.
-        variant: which of several rules of one repository; "" for the only one.
-        multipliers: multipliers of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and
-            those of
-            the network by name, such as ``res``.
+        variant: name of the rule if its repository has several; "" if it is the only one.
+        multipliers: powers of multipliers of signals that the rule sets: ``aggregation`` for the sum over experts,
+            others by their name in the network, such as ``res``.
         assumes: what the transcription assumes, one line each.
     """
 
@@ -92,7 +91,7 @@ class ShippedRule:
 
     @property
     def network(self) -> Network:
-        """The network whose tensors it sets."""
+        """The network whose tensors the rule is about."""
         return architecture(self.architecture)
 
     @property
@@ -100,13 +99,13 @@ class ShippedRule:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def as_given(self, optimizer: OptimizerSpec) -> dict[str, Power | None]:
-        """Converts its settings to tensors without multipliers: ``ROLE.init`` and so on, and the multipliers of no
-        tensor.
+        """Converts the powers of the rule to tensors without multipliers: ``{"ROLE.init": power, ...}``, with the
+        multipliers of signals.
 
         Law: that of ``spec/gauges.py``.
 
         Args:
-            optimizer: its optimizer, with the epsilon in one regime; epsilons are given only if they count.
+            optimizer: the rule's optimizer. Powers of epsilon are included only if it is not negligible.
         """
         powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
@@ -123,7 +122,7 @@ class ShippedRule:
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
-        """Weight decay and learning rate of every tensor whose decay it sets, by role.
+        """Weight decay and learning rate of every tensor whose decay the rule sets, by role.
 
         Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
         """
@@ -152,7 +151,7 @@ def parse(name: str, text: str) -> list[ShippedRule]:
 
 
 def _check_rule(rule: ShippedRule) -> ShippedRule:
-    """Returns a rule with the canonical name of its optimizer, if every name in it is known."""
+    """Checks that every name in a rule is known, and returns it with the canonical name of its optimizer."""
     for epsilon in rule.epsilon:
         find_entry("regime of epsilon", epsilon, EPSILONS)
     find_entry("parameterization", rule.parameterization, PARAMETERIZATIONS)
@@ -165,7 +164,7 @@ def _check_rule(rule: ShippedRule) -> ShippedRule:
             if setting not in (MULTIPLIER, *SETTINGS, DECAY):
                 raise unknown_name_error(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
             if power is None and setting != "init":
-                raise UsageError(f"the {setting} of {role} is 0; only an init can be")
+                raise UsageError(f"the {setting} of {role} is 0; only an init can be 0")
         if DECAY in settings and "lr" not in settings:
             raise UsageError(f"{role} has a decay, which the learning rate multiplies; give its lr")
     return replace(rule, optimizer=read_optimizers(rule.optimizer, rule.network).name)

@@ -43,8 +43,8 @@ class Printed:
         table: the table in the paper.
         label: the row or the equation.
         notation: how the paper writes the value.
-        setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source states them;
-            ``law`` for a cell about a law (``audit/laws.py``).
+        setting: what the source states of regime, parameterization, optimizer, readout_init, program (the network),
+            gate, ...; ``law`` for a cell about a law (``audit/laws.py``).
         quantity: name of the engine's quantity; for a parameter ``ROLE.init_std``, ``ROLE.lr`` or ``ROLE.eps``.
         step: number of updates; None for parameters.
         value: the printed exponent of n (``"-1/2"``, ``"zero"``, ``"vanishes"``, ``">= 1/2"``), or a power of the axes;
@@ -173,7 +173,7 @@ def _parse_power(text: str, place: str) -> dict[str, str]:
     try:
         return {axis: str(e) for axis, e in Power.parse(text, tuple(dict.fromkeys(WORD.findall(text)))).terms}
     except UsageError as error:
-        raise UsageError(f'{place}: {error}; or a table such as {{ N = "-1" }}') from None
+        raise UsageError(f'{place}: {error}; or write a table such as {{ N = "-1" }}') from None
 
 
 def _is_readable(value: str) -> bool:

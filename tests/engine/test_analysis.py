@@ -205,6 +205,6 @@ def test_what_is_left_of_the_work_may_not_do_for_the_parts_of_an_answer():
     """A report asks for them with little work; it ended in an internal error."""
     d = derive("III", "sgd", "mup", architecture="swiglu")
     run = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, d.network)
-    with run.meter.limit_work(1000), pytest.raises(LookupError, match="more work than is left"):
+    with run.meter.limit_work(1000), pytest.raises(LookupError, match="takes more work than is left"):
         run.powers("h1.effective", 1)
     assert run.powers("h1.effective", 1)

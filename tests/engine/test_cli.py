@@ -53,8 +53,8 @@ DEFAULT = {"SIGINT": "signal.default_int_handler"}
 
 def test_help_says_which_options_a_question_of_a_verb_takes():
     told = " ".join(run("explain", "--help").stdout.split())
-    assert "Of these options it takes --optimizer, --epsilon, --architecture," in told
-    assert "Of these options it takes --source, --format," in " ".join(run("audit", "--help").stdout.split())
+    assert "Of the options below it accepts --optimizer, --epsilon, --architecture," in told
+    assert "Of the options below it accepts --source, --format," in " ".join(run("audit", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import find_torch_function
-from scaling_algebra.verify.tracing.entries import seen
+from scaling_algebra.verify.tracing.activations import measure_properties
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes
@@ -101,9 +101,9 @@ def contradicted(kind):
         along = x.shape if kind.kind == "norm" else 0
         moved = kind.mixes and kind.centres != torch.allclose(f(x + 1, along), f(x, along), atol=1e-3)
         return wrong | ({"centres"} if moved else set()) | {"powers" for p in kind.powers if p % 2 == 0}
-    values = seen(f) if kind.kind != "softmax" else seen(torch.exp)
+    values = measure_properties(f) if kind.kind != "softmax" else measure_properties(torch.exp)
     if kind.kind == "softmax":  # both entries of a softmax of two
-        both = [seen(lambda u, k=k: torch.softmax(torch.stack([u, 0 * u]), 0)[k]) for k in (0, 1)]
+        both = [measure_properties(lambda u, k=k: torch.softmax(torch.stack([u, 0 * u]), 0)[k]) for k in (0, 1)]
         values.update({key: all(x[key] for x in both) for key in READ[1:]})
     if kind.kind == "gate":
         values["powers"] &= {0, 1}

@@ -124,7 +124,7 @@ def test_the_rest_is_as_derived_where_it_is_not_found_anew():
     asked = ("--regime", "II", "--parameterization", "mup", "--given", "router.lr=N^-1/2")
     said = scalecalc("derive", "--optimizer", "adam", *asked).output
     assert "to search longer: --effort" in said and "stand in the way" not in said  # its only function is held
-    assert d.reasons["input", "lr"] == "as where nothing is given: mu-2: effective update dW1 data = Theta(1)"
+    assert d.reasons["input", "lr"] == "as if nothing were given: mu-2: effective update dW1 data = Theta(1)"
 
 
 def test_zero_is_a_value_of_its_own():

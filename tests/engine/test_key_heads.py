@@ -274,7 +274,7 @@ def test_a_reason_says_what_was_found_and_what_is_not_excluded():
     low = Fraction(-1, 2)
     assert explain_open(None, Fraction(0)) == WORK_LIMIT_REASON
     assert explain_open(low, Fraction(0)).endswith(
-        "n^(-1/2) were found, and of the rest it is known only that it is at most n^(0)"
+        "n^(-1/2) were found, but other terms are only known to be at most n^(0)"
     )
-    assert explain_open(low, low).endswith("were found, which the rest may cancel")
-    assert explain_open(low, None).endswith("the rest has no bound")
+    assert explain_open(low, low).endswith("were found, which other terms may cancel")
+    assert explain_open(low, None).endswith("other terms have no upper bound")

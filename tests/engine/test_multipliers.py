@@ -85,7 +85,7 @@ def test_a_multiplier_in_front_of_a_matrix_moves_its_init_and_its_rate():
     plain = asked(UNTIED, "N=1")
     assert (str(plain["V"].init_std), str(plain["V"].lr)) == ("N^(-1/2)", "N^-1")
     assert find_gauges(plain.network) == ("emb", "a")
-    assert "init and rate of V take its place" in plain.reasons["aggregation", "a"]
+    assert "init and rate of V absorb it" in plain.reasons["aggregation", "a"]
 
 
 def test_an_init_that_is_given_opens_the_multiplier_before_it():

@@ -122,7 +122,7 @@ DEEP = "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51
 LINES = [x.split(" | ") for x in rows("equations_refused.txt").splitlines() if x[0] != "#"]
 
 
-@pytest.mark.parametrize(("line", "said"), [*LINES, (DEEP, "more than 50 functions")])
+@pytest.mark.parametrize(("line", "said"), [*LINES, (DEEP, "functions are nested more than 50 deep")])
 def test_a_wrong_line_is_quoted(line, said):
     message = refusal(f"{FIRST}\n{line}\n{LAST}")
     assert said in message and len(message) < 350

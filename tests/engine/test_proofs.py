@@ -362,7 +362,7 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
         ("--regime I --architecture moe-rmsnorm", "moe-rmsnorm divides"),
         ("--regime III --architecture moe-sigmoid", "phi; derive --without phi leaves it out"),
         ("--regime I --optimizer lion --parameterization mup", "lion divides by unknown sizes"),
-        ("--ray N=1,N_e=1,M=1,K=1/2 --parameterization mup", "and proofs support K = M only"),
+        ("--ray N=1,N_e=1,M=1,K=1/2 --parameterization mup", "proofs support K = M only"),
     ],
 )
 def test_what_proofs_do_not_reach_is_undecided(asked, why):

@@ -396,7 +396,7 @@ def test_what_may_cancel_later_is_a_bound_only():
 
 
 def test_what_sums_to_zero_does_not_see_a_constant():
-    with pytest.raises(ValueError, match="axis N as centred"):
+    with pytest.raises(ValueError, match="axis N in `centred_axes`"):
         plain().subtract_mean(plain().tensor("W", "ab", 0), "a")
     algebra = plain(means="a")
     w, flat = algebra.tensor("W", "ab", 0), algebra.tensor("x", "ab", 0, "b")

@@ -12,7 +12,7 @@ import torch
 
 from scaling_algebra import plan
 from scaling_algebra.solver import search
-from scaling_algebra.verify.tracing.building import DEFAULTS
+from scaling_algebra.verify.tracing.building import DEFAULT_SIZES
 from scaling_algebra.verify.tracing.config_probing import probe_config
 
 from ..docs.pages import ROOT, cut
@@ -109,7 +109,8 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
     assert any(
-        "q_proj" in name for name, _ in probe_config(plain, "").make_builder(False)({**DEFAULTS})[0].named_parameters()
+        "q_proj" in name
+        for name, _ in probe_config(plain, "").make_builder(False)({**DEFAULT_SIZES})[0].named_parameters()
     )
     folded = plan(model(64, layers=8), model(64), lr=1e-3, eps=1e-8, std=0.02, fold=True)
     for down in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj.weight"):

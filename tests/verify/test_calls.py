@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.spec.networks.functions import FUNCTIONS
-from scaling_algebra.verify.tracing import entries
-from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing import activations
+from scaling_algebra.verify.tracing.activations import find_function_of_class
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
 from .. import shared
@@ -223,13 +223,16 @@ def test_spellings_and_readings(how):
 
 
 def test_functions_are_told_apart_by_their_values(monkeypatch):
-    assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
-    assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
-    assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+    assert find_function_of_class(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
+    assert find_function_of_class(lambda x: F.leaky_relu(x)) == "relu" and find_function_of_class(torch.erf) == "tanh"
+    assert [find_function_of_class(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
     wide = {**FUNCTIONS, "mine": replace(FUNCTIONS["silu"], powers=frozenset({1, 2, 3}))}
-    monkeypatch.setattr(entries, "FUNCTIONS", wide)
-    monkeypatch.setattr(entries, "NAMES", ("mine",))
-    assert classified(F.mish) == "mine" and classified(torch.sinh) == classified(lambda x: torch.exp(x) - 1) == ""
+    monkeypatch.setattr(activations, "FUNCTIONS", wide)
+    monkeypatch.setattr(activations, "ELEMENTWISE_FUNCTIONS", ("mine",))
+    assert (
+        find_function_of_class(F.mish) == "mine"
+        and find_function_of_class(torch.sinh) == find_function_of_class(lambda x: torch.exp(x) - 1) == ""
+    )
 
 
 UNIT = "1,N^(-1/2)"

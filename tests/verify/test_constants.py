@@ -380,7 +380,7 @@ def test_a_factor_behind_a_tied_embedding_changes_nothing(monkeypatch):
     the numbers are those of the embedding without its factor."""
     truth = trained_tied(0, -0.5)
     torch.testing.assert_close(trained_tied(0.5, 0), truth, rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(tracing.writing, "_beside", lambda *_: None)
+    monkeypatch.setattr(tracing.equation_writer, "_absorb_factor", lambda *_: None)
     assert float((trained_tied(0.5, 0) - truth).abs().max()) > 0.1 * float(truth.abs().max())
 
 
@@ -452,7 +452,7 @@ def twice(f):
 
 def turned_over(f):
     """Places in another order."""
-    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.values]))
+    return lambda reader, x: f(reader, reader.make_constant([v.roll(1, 0) for v in x.values]))
 
 
 def rolled(f):
@@ -461,12 +461,12 @@ def rolled(f):
 
 
 FAULTS = {
-    "linear": (tracing.fixed, "make_fixed_constant", doubled, PLACES, "(roll|pad|cumsum|cat)"),
-    "complex": (tracing.fixed, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), QUARTER, "mul"),
+    "linear": (tracing.linear_probe, "make_fixed_constant", doubled, PLACES, "(roll|pad|cumsum|cat)"),
+    "complex": (tracing.linear_probe, "as_real_pairs", lambda f: lambda x: f(x.conj().resolve_conj()), QUARTER, "mul"),
     "patches": (tracing.rules, "convert_constant", turned_over, CONV, "conv2d"),
-    "batch norm": (tracing.functions, "convert_constant", turned_over, NORMED, "with --network"),
+    "batch norm": (tracing.recognised_functions, "convert_constant", turned_over, NORMED, "with --network"),
     "pooling": (tracing.rules, "convert_constant", turned_over, LARGEST, "max_pool1d"),
-    "places": (tracing.indices, "make_fixed_constant", rolled, RELATIVE, "add"),
+    "places": (tracing.equation_constants, "make_fixed_constant", rolled, RELATIVE, "add"),
     "parts": (tracing.elementwise, "make_fixed_constant", rolled, MERGED, "linear"),
     "written out": (tracing.recording, "decompose_attention", twice, RELATIVE, "attention"),
 }
@@ -540,7 +540,7 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     build = before(between, near=lambda n: (torch.arange(n) < 64).float())
     check(build, f"refused: {said}")
     monkeypatch.setattr(tracing.models, "find_wide_builds", lambda *_: {})  # a planted fault
-    monkeypatch.setattr(tracing.regions, "_bounds_length", lambda *_: False)
-    monkeypatch.setitem(tracing.regions.SCALES, "rmsnorm", (1, 30, 1e3))
-    monkeypatch.setattr(tracing.fixed, "SCALES", (1,))
+    monkeypatch.setattr(tracing.function_recognition, "_clamps_length", lambda *_: False)
+    monkeypatch.setitem(tracing.function_recognition.PROBE_SCALES, "rmsnorm", (1, 30, 1e3))
+    monkeypatch.setattr(tracing.linear_probe, "CHECKED_SCALES", (1,))
     check(build, "has: b[")

@@ -67,7 +67,7 @@ def test_a_weight_that_does_not_is_told(given, size):
     [
         (("w load[i] phi[i]", "load[i] phi[i]"), "balance has no weight"),
         (('"balance", "z"', '"balance", "lse"'), "lse is read"),
-        (('"balance", "z"', '"balance", "q"'), "q is not made"),
+        (('"balance", "z"', '"balance", "q"'), "q is not computed"),
         (('losses = ["balance", "z"]', 'losses = ["z"]'), "balance is never read"),
     ],
 )

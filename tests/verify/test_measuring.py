@@ -16,7 +16,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing.measuring import TrainingWatch
 from scaling_algebra.verify.tracing.readings import trace_equations
-from scaling_algebra.verify.tracing.recording import record
+from scaling_algebra.verify.tracing.recording import record_forward
 
 
 class GatheringExperts(nn.Module):
@@ -80,7 +80,7 @@ def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
             expert[2].weight.mul_(2)
     now = watch()
     assert watch.switched and now["layer.experts.*.2.weight.update"] > 0 and now["output"] > 0
-    assert (len(record(model, *watch.inputs, strict=False).calls) > calls) == hit
+    assert (len(record_forward(model, *watch.inputs, strict=False).calls) > calls) == hit
 
 
 class RestlessModel(nn.Module):

@@ -161,7 +161,10 @@ def test_public_steps_have_the_size_that_the_table_says(name):
     [
         ("soap", "no rule for soap: its step has two sizes"),
         ("Sophia", "no rule for Sophia: its step divides by the diagonal of the Hessian"),
-        ("prodigy", "no optimizer named 'prodigy'.*any other is a file, such as mine.toml with normalises = 'entry'"),
+        (
+            "prodigy",
+            "no optimizer named 'prodigy'.*describe any other in a file, such as mine.toml with normalises = 'entry'",
+        ),
     ],
 )
 def test_what_has_no_rule_is_refused_with_the_reason(name, said):

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import checking, subjects
-from scaling_algebra.verify.tracing import config_reading, readings, sources
+from scaling_algebra.verify.tracing import config_reading, model_loading, readings
 from scaling_algebra.verify.tracing.nodes import Unreadable
 from scaling_algebra.verify.tracing.readings import AT_BASE, AT_SMALL, BY_SHAPE, READINGS, read_module
 
@@ -32,7 +32,11 @@ def build(least, rule=True):
 
 def test_every_question_reads_by_the_same_list():
     assert (
-        checking.read_module is subjects.read_module is sources.read_module is config_reading.read_module is read_module
+        checking.read_module
+        is subjects.read_module
+        is model_loading.read_module
+        is config_reading.read_module
+        is read_module
     )
     assert [*READINGS][2:3] == [AT_SMALL] and sum(name.startswith(BY_SHAPE) for name in READINGS) == 2
 

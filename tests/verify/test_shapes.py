@@ -23,9 +23,9 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, trace_equations
 from scaling_algebra.verify.tracing.building import build_module
 from scaling_algebra.verify.tracing.measuring import TrainingWatch
+from scaling_algebra.verify.tracing.model_loading import ModelOption
 from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.shapes import ParameterShape, ShapeNetwork, read_by_shape
-from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
 from .spellings import HIDDEN, INPUT, READOUT, check, drawn, net

@@ -23,13 +23,13 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.tracing import Unreadable, trace_equations
-from scaling_algebra.verify.tracing.calls import RULES, plain
-from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, NO_GRADIENT, TRAINING, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing import Unreadable, gradients, trace_equations
+from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, NO_GRADIENT, TRAINING, UNREACHED, ZERO
+from scaling_algebra.verify.tracing.model_loading import ModelOption
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.readings import read_module
+from scaling_algebra.verify.tracing.rule_table import RULES, normalise_call_name
 from scaling_algebra.verify.tracing.shapes import read_by_shape
-from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
 from .spellings import Stop, attend, check, choose, derive_powers, make_part, net, of, sum_experts, with_experts
@@ -206,7 +206,7 @@ MODULES = {
         for how in ("separate", "chunk", "packed", "mha")
     },
     "attention: a head that grows": (attend("separate", "N//4"), "multipliers: scale=N^-1",
-        "said: the module multiplies by N^-1/2 here (scale in the equations)"),
+        "said: the module multiplies by N^(-1/2) here (scale in the equations)"),
     "layers": (LAYERS, "ray: N=1,L=1", "multipliers: scale=L^-1"),
     "layers: their number stays": (LAYERS, "ray: N=1,L=0", "answers: ups.*.weight=HIDDEN downs.*=HIDDEN"),
     "frozen": (net(low, FREEZE), f"lines: tok.weight, base.weight, head.weight: {FROZEN}",
@@ -254,7 +254,7 @@ def test_without_gradients_nothing_trains():
 
 def test_what_is_frozen_in_some_layers_alone_is_told():
     names = {"layers.0.w": FROZEN, "layers.1.w": "", "head": UNREACHED, "spare": FROZEN}
-    roles, said = frozen_roles(names, ["layers.*.w", "head"])
+    roles, said = gradients.find_frozen_roles(names, ["layers.*.w", "head"])
     assert roles == ["head"] and dict(said) == {"layers.*.w": MIXED, "head": UNREACHED}
 
 
@@ -284,7 +284,7 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
 
 @pytest.mark.parametrize("name", ["__radd__", "add_", "add", "__iadd__"])
 def test_names_of_functions_methods_and_aten_are_one(name):
-    assert plain(name) == "add"
+    assert normalise_call_name(name) == "add"
 
 
 def test_a_text_comes_out_that_is_read_again(tmp_path):

@@ -15,7 +15,7 @@ from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import trace_equations
 from scaling_algebra.verify.tracing.config_probing import probe_config
 from scaling_algebra.verify.tracing.config_reading import describe_layer_kinds, list_omitted_parts, probe_config_files
-from scaling_algebra.verify.tracing.sources import ModelOption, load_model_builder
+from scaling_algebra.verify.tracing.model_loading import ModelOption, load_model_builder
 
 from ..shared import scalecalc
 

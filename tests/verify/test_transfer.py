@@ -42,7 +42,7 @@ from scaling_algebra.verify.studies.transfer import (
     study_transfer,
     sweep_rates,
 )
-from scaling_algebra.verify.tracing.sources import load_function
+from scaling_algebra.verify.tracing.model_loading import load_function
 
 from ..shared import scalecalc
 
@@ -210,7 +210,7 @@ def test_data_of_ones_own(tmp_path, monkeypatch):
     ]:
         with pytest.raises(UsageError, match=message):
             load_data(name, settings)
-    with pytest.raises(UsageError, match="does not learn digits"):
+    with pytest.raises(UsageError, match="cannot be trained on digits"):
         compute_loss(torch.nn.Linear(3, 10), *load_data("digits").batch(0, 0, "cpu"), "digits")
 
 
@@ -455,7 +455,7 @@ def test_the_command_trains_a_module_and_draws_in_one_process_as_in_two(tmp_path
         (["--base", "N=8", "--widths", "32,16"], "in increasing order"),
         (["--widths", "16", "--size", "N=32"], "leave out --widths"),
         (["--rate", "emb*=2", "--base", "N=8"], "no parameter matches 'emb.'"),
-        (["--data", "text"], "does not learn text"),
+        (["--data", "text"], "cannot be trained on text"),
         (["--parameterization", "mean-field"], "is not available for modules"),
     ],
 )

@@ -47,8 +47,7 @@ from scaling_algebra.verify.tracing.gradients import join_names
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, find_parameters
 from scaling_algebra.verify.tracing.readings import read_module
 from scaling_algebra.verify.tracing.recording import find_output, guard_forward
-from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
-from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
+from scaling_algebra.verify.tracing.shapes import CHOSEN_FEW, drop_fixed_map_notes
 
 from .crossovers import suspend_converging_rows, suspend_crossovers
 from .expected_exponents import get_signal, predict_exponents
@@ -150,10 +149,10 @@ def check_model(
             )
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
-    asked: Any = {"ray": ray, "network": reading.network}  # a recipe looks for another ray otherwise
+    asked: Any = {"ray": ray, "network": reading.network}  # without a ray, a recipe would search for another one
     try:
         found = derive(None, optimizer, parameterization, **asked)
-    except Infeasible as error:  # as for a plan, a derived epsilon may stand in the way
+    except Infeasible as error:  # as for a plan, there may be no solution with a derived epsilon
         where["epsilon"] = "negligible"
         try:
             found = derive(None, optimizer, parameterization, **asked, epsilon="negligible")
@@ -196,7 +195,8 @@ def check_model(
     unsettled = drop_rerouted_replicas(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _is_moving(m, x)]
     idle = [IDLE.format(join_names(still_there), steps)] if still_there else []
-    lines = [*reading.describe({} if fold else dict.fromkeys(reading.factors, ""))]  # else a multiplier is refused
+    # without fold, a missing multiplier has been refused before
+    lines = [*reading.describe({} if fold else dict.fromkeys(reading.factors, ""))]
     lines += [PLANNED] if own is None else []
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,

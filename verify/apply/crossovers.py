@@ -46,7 +46,7 @@ def suspend_converging_rows(report: Report) -> Report:
         off *= np.sign(off.sum()) or 1.0
         errors = np.hypot(own[1:], own[:-1]) / steps
         times = _estimate_doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
-        shared = own[1] if len(steps) == 2 else 0.0  # both slopes have the middle size
+        shared = own[1] if len(steps) == 2 else 0.0  # both slopes use the middle size
         bent = errors[0] ** 2 + errors[-1] ** 2 + 2 * shared**2 / (steps[0] * steps[-1])
         certain = off[0] - off[-1] > 2 * math.sqrt(bent)
         near = NEAR + min(float(errors[-1]), DRIFT) * (2 if certain else 1)
@@ -144,7 +144,7 @@ def _format_settling_sizes(report: Report, doublings: float, start: bool = False
     """
     first, last = report.dims[0], report.dims[-1]
     whole = math.log2(report.sizes[-1] / report.sizes[0])
-    doublings = math.ceil(doublings) + (not start)  # the pair of sizes whose slope is near
+    doublings = math.ceil(doublings) + (not start)  # counts the pair of sizes whose slope is close enough
     grown = {axis: round(n * (n / first[axis]) ** (doublings / whole)) for axis, n in last.items()}
     if 2.0**doublings > FURTHEST:
         return f"more than {FURTHEST:g} times the largest here" if start else f"sizes {FURTHEST:g} times as large"

@@ -17,7 +17,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import TracedModel
-from scaling_algebra.verify.tracing.gradients import join_names, roles_of
+from scaling_algebra.verify.tracing.gradients import join_names, match_roles
 from scaling_algebra.verify.tracing.measuring import find_parameters
 from scaling_algebra.verify.tracing.shapes import drop_fixed_map_notes
 
@@ -122,7 +122,7 @@ def build_entries(
         rule = settings[role]["init_std"].rule
         filled[role] = value if value is None or rule is None else value * rule.ratio(going.base, going.target)
     found, named = [], list(iterate_entries(model))
-    roles = roles_of([e.name for e in named], numbers)
+    roles = match_roles([e.name for e in named], numbers)
     _check_trains([e.name for e in named if not e.frozen], roles, reading.network.frozen)
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
     pairs = [*zip(small, twins or small, strict=True)]

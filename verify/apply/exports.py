@@ -324,7 +324,7 @@ def iterate_rows(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, A
         }
         row |= {name: None if s is None else s.target for name, s in found.items()}
         if row["weight_decay"] is None and row["lr"] is not None and "decay" in settings:
-            row["weight_decay"] = 0.0  # as its group has it
+            row["weight_decay"] = 0.0  # as in its parameter group
         yield row | {f"{name}_factor": None if s is None else s.factor for name, s in found.items()}
 
 

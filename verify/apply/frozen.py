@@ -50,7 +50,7 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
             continue
         going = p.recipe.way
         off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
-        if off > 1 and _is_bias(p.recipe, e.role):  # a bias that is smaller does no harm
+        if off > 1 and _is_bias(p.recipe, e.role):  # a smaller bias does no harm
             continue
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())

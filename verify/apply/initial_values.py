@@ -62,7 +62,7 @@ def is_drawn(first: Tensor, second: Tensor, seeded: bool = True) -> bool:
     from scipy import stats
 
     x, y = (t.double().flatten()[:MOST].cpu().numpy() for t in (first, second))
-    if not (x.any() or y.any()):  # zero is a start of its own
+    if not (x.any() or y.any()):  # zeros count as a fixed initial value
         return True
     most = max(int(np.unique(entries, return_counts=True)[1].max()) for entries in (x, y))
     if (seeded and np.array_equal(x, y)) or most > max(FEW, ATOM * len(x)):

@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.verify.tracing.sources import SETTINGS_NAME, load_function, load_model_builder
+from scaling_algebra.verify.tracing.model_loading import SETTINGS_NAME, load_function, load_model_builder
 
 from .checking import check_model
 
@@ -30,7 +30,8 @@ def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any
     """
     if text.startswith(HUGGING_FACE):
         target = options.get("target")
-        deep = target is not None and "L" in read_sizes(target, "target")  # what branches lack is then in the numbers
+        # if the depth is given, missing factors of branches are folded into the numbers
+        deep = target is not None and "L" in read_sizes(target, "target")
         return load_model_builder(text, deep)[0], {"fold": deep, **options}
     build, beside = load_function(text)
     where = text.rpartition(":")[0]

@@ -23,7 +23,7 @@ from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import TracedModel
 from scaling_algebra.verify.tracing.building import Inputs, build_module, call_build, in_float64
-from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.gradients import match_roles
 from scaling_algebra.verify.tracing.measuring import TrainingWatch, find_parameters
 from scaling_algebra.verify.tracing.recording import find_output
 from scaling_algebra.waiting import iterate_with_progress
@@ -76,7 +76,7 @@ def train_and_measure(
         UsageError: an input that grows with the sizes, or a multiplier that the model has to apply itself.
     """
     names: dict[str, Sequence[str]] = {}
-    small = call_build(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
+    small = call_build(build, dict(m.dims[0]))[0]  # initial values that are the same at every size are copied from here
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
         model, mine, optimizer = build_module(build, size, seed)
@@ -115,10 +115,10 @@ def train_and_measure(
             for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
-            put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
+            put(m.control, i, m.dims[0], 10_000, how)  # the same draw at every size, so differences are not noise
     for series in (m.values, m.standard, m.control):
         for key in [key for key, values in series.items() if not all(map(len, values))]:
-            del series[key]  # of a module that is there at some sizes alone, as one expert of more
+            del series[key]  # of a module that exists at some sizes only, such as an additional expert
     return {name: x for name, x in names.items() if any(key[0] == name for key in m.values)}
 
 
@@ -225,7 +225,7 @@ def measure_gradients(
         for _ in train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
             for e in p.entries:
                 if e.tensor.grad is not None:
-                    for role in roles_of([e.name], numbers)[e.name]:
+                    for role in match_roles([e.name], numbers)[e.name]:
                         size = float(e.tensor.grad.square().mean().sqrt())
                         found[role] = max(size, found.get(role, TINY))
         if all(found.get(role, TINY) > TINY for role in asked):

@@ -104,7 +104,7 @@ class Plan(Rendered):
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
-        drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
+        drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors do not accept a generator
         if away := [entry.name for entry, p in self._parameters(model) if p.is_meta]:
             do = "give init_ the model after to_empty(device=...)"
             if self.buffers:
@@ -223,7 +223,7 @@ class Plan(Rendered):
                 if entry.name not in by_name:
                     raise UsageError(f"the model has no parameter {entry.name}; make a plan of this model")
                 mine, planned = list((found := by_name[entry.name]).shape), list(entry.shape)
-                if mine != planned and found.numel():  # what is sharded may have no entries here
+                if mine != planned and found.numel():  # a sharded tensor may have no entries on this process
                     raise UsageError(
                         f"{entry.name} has shape {mine} in this model but {planned} in the plan; make a plan of this "
                         "model"

@@ -31,7 +31,7 @@ def build_plan_document(p: Plan) -> Document:
     for name, group in p.groups.items():
         first = group.entries[0]
         for row, own in first.parts.items() or [(name, {})]:
-            settings = {**own, **first.settings}  # the least epsilon is that of the group
+            settings = {**own, **first.settings}  # the group has the smallest epsilon
             values = [_format_value(settings.get(what), what) for what in _WHAT]
             values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else "kept" if first.kept else values[0]
             rows.append((literal(_shorten(row)), str(len(group.entries)), *values))
@@ -109,6 +109,6 @@ def _join_names(names: Any) -> str:
 
 
 def _format_value(setting: Setting | None, what: str) -> str:
-    if setting is None or (what == "decay" and setting.base is None):  # without one the groups have no decay
+    if setting is None or (what == "decay" and setting.base is None):  # without a base value the groups have no decay
         return ""
     return f"{setting.target:.4g}" if setting.target is not None else f"x {setting.factor:.4g}"

@@ -14,7 +14,7 @@ from scaling_algebra.spec.optimizer_reading import OptimizerInput, parameter_of
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.networks.steppers import list_optimizers
 from scaling_algebra.verify.tracing import TracedModel
-from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.gradients import match_roles
 from scaling_algebra.verify.tracing.measuring import find_parameters
 
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
@@ -38,7 +38,7 @@ def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, re
         found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
     if len({*found.values()}) < 2:
         return next(iter(found.values()), "adamw")
-    roles = roles_of([*found], reading.network.tensors)
+    roles = match_roles([*found], reading.network.tensors)
     return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
 
 

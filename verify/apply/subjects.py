@@ -22,9 +22,9 @@ from scaling_algebra.verify.tracing.building import call_build, limit_sizes
 from scaling_algebra.verify.tracing.config_probing import ConfigDifference, probe_config
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names, read_probed_config
 from scaling_algebra.verify.tracing.config_skeletons import mask_numbers
-from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, roles_of
+from scaling_algebra.verify.tracing.gradients import FROZEN, join_names, match_roles
+from scaling_algebra.verify.tracing.model_loading import WIDTHS
 from scaling_algebra.verify.tracing.readings import read_module
-from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
 from .initial_values import build_twin
@@ -99,7 +99,7 @@ def _read_build_function(
     build: Callable[[dict[str, int]], Any], base: Sizes, target: Sizes, strict: bool
 ) -> PlanSubject:
     """Reads a model given as a ``build`` function."""
-    way(base, target)  # of one set of axes
+    way(base, target)  # checks that both have the same axes
     build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
     made: list[PlanSubject] = []
@@ -125,14 +125,15 @@ def _build_subject(
     small = dict(reading.base)
     small |= {x: n for x, n in target.items() if n == base.get(x) and x in small and x not in ("M", "K")}
     start, large = (call_build(build, dict(sizes))[0] for sizes in (small, target))
-    if _is_on_meta(start):  # how its vectors start is not known
+    if _is_on_meta(start):  # the initial values of its vectors are unknown
         small = dict(reading.base)
         start = call_build(build, small)[0]
     at_base = {**small, **base}
     grows = [x for x in WIDTHS if x in small and target.get(x) != base.get(x)]
     pair = start, call_build(build, small | {x: 2 * small[x] for x in grows})[0]
     if any(len({find_uniform_start([x], role) for x in pair} - {None}) > 1 for role in reading.roles):
-        there = call_build(build, dict(at_base))[0]  # vectors start at a value that changes with the sizes
+        # the initial values of vectors depend on the sizes, so those of the base are needed
+        there = call_build(build, dict(at_base))[0]
         small, start = (small, start) if _is_on_meta(there) else (at_base, there)
     return PlanSubject(
         large, base, target, reading, [reading], [start], [build_twin(build, small)], tuned=(start, small)
@@ -148,13 +149,13 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
     deep = sizes.get("L") != target.get("L")
     reading, odd = read_probed_config(config, other, deep, strict)
     readings, kinds = [reading], [config]
-    if config.mixed and _find_unread(model, reading):  # layers without experts, each kind of layer by itself
+    if config.mixed and _find_unread(model, reading):  # layers without experts: read each kind of layer separately
         kinds.insert(0, probe_config(record, "the configuration", dense=True))
         readings.insert(0, read_probed_config(kinds[0], other, deep, strict)[0])
     beside = [ConfigDifference() if other is None else x.compare(other) for x in kinds]
     builds = [x.make_builder(deep, difference) for x, difference in zip(kinds, beside, strict=True)]
     state = {e.name: FROZEN if e.frozen else "" for e in iterate_entries(model)}
-    found = [roles_of(state, x.roles) for x in readings]
+    found = [match_roles(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.with_frozen({n: why for n, why in state.items() if n not in there})
@@ -201,7 +202,7 @@ def _get_config(model: nn.Module) -> Any:
 def _find_unread(model: nn.Module, reading: TracedModel) -> list[str]:
     """Returns the trainable parameters that a reading does not contain."""
     train = [e.name for e in iterate_entries(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
+    return [name for name, roles in match_roles(train, reading.roles).items() if not roles]
 
 
 def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
@@ -241,7 +242,7 @@ def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
     entries = {e.name: e for e in iterate_entries(subject.model)}
     known = {role: network for x in subject.readings for network in x.networks for role in network.tensors}
     odd: dict[str, None] = {}
-    for name, roles in roles_of(entries, known).items():
+    for name, roles in match_roles(entries, known).items():
         before = counts.get(name, counts.get(mask_numbers(name)))
         if roles and before is not None:
             network = known[roles[0]]

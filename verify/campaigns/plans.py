@@ -168,7 +168,7 @@ class Job:
         Raises:
             UsageError: the entry does not describe a run.
         """
-        older = ("looks", 1), ("testbed", "moe"), ("testbed", "network")  # as older plans have it
+        older = ("looks", 1), ("testbed", "moe"), ("testbed", "network")  # keys of older plans
         data = {key: value for key, value in data.items() if (key, value) not in older}
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}

@@ -121,7 +121,8 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
         raise UsageError(f"{what} has no sum; give a law with one, or a sum such as 'a*N**-alpha + b*D**-beta'")
     name, axis = axes[0]
     free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
-    found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
+    # given values of exponents are ignored, because these are fitted
+    found = replace(found, at={key: value for key, value in found.at.items() if key not in free})
     solved = answer_law(found, name)
     cells = solved.axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}

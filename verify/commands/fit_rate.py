@@ -173,7 +173,10 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
 
 
 def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
-    """Reads ``--at``: sizes if there is one column, or one setting of several columns.
+    """Reads ``--at``, the sizes at which the best rate is to be predicted.
+
+    With one column of sizes, the text is a list, and each size is a setting: ``4096,8192``. With several columns, the
+    text is one setting, with a value for each: ``N=4096,tokens=1e10``.
 
     Raises:
         UsageError: a size is missing, unknown or not a positive number.

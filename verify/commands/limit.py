@@ -37,7 +37,10 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
     "--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, to be multiplied by its power of n."
 )
 @option_with_default(
-    "--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ..."
+    "--samples",
+    default=1,
+    type=Count(1, SAMPLES),
+    help="Number of inputs. Each has unit length; the targets are 1, -1, 1, ...",
 )
 @option_with_default(
     "--loss",
@@ -47,7 +50,7 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
     help="Loss to train with. squared: 1/2 (f - y)^2, averaged over inputs; output: f itself.",
 )
 @click.option("--sizes", metavar="N,N,...", help="Also train networks of these n, and compare them with the limit.")
-@option_with_default("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
+@option_with_default("--seeds", default=16, type=Count(1, limits.SEEDS), help="Number of networks at each n.")
 @DEVICE
 @prints_answer()
 def command(
@@ -60,14 +63,14 @@ def command(
     seeds: int,
     device: str,
 ) -> tuple[Answer, int]:
-    """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
+    """Compute the infinite-width limit: the output f, every scalar and the size of every vector after each update.
 
-    By the master theorem of Tensor Programs, for networks of products, sums and functions with a fixed number of
-    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of growing vectors is integrated
-    exactly if it depends on at most three Gaussian vectors. Expectations are sampled, and the error of f is printed,
-    for functions of more vectors, for entrywise steps, and if the number of experts grows. Exit codes: 0 computed, and
-    trained networks approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for
-    example where f diverges or its error exceeds 5 %.
+    This applies the master theorem of Tensor Programs to networks of products, sums and functions with a fixed number
+    of layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of growing vectors is
+    integrated exactly if it depends on at most three Gaussian vectors. Expectations are sampled, and the error of f is
+    printed, for functions of more vectors, for entrywise steps, and if the number of experts grows. Exit codes: 0
+    computed, and trained networks approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some
+    update on, for example where f diverges or its error exceeds 5 %.
     """
     rate = parse_positive("learning rate", lr)
     values = None if sizes is None else parse_integers("sizes", sizes)

@@ -60,13 +60,14 @@ DTYPES = ("float32", "bfloat16")
     default="mixtral",
     type=ModuleName(),
     metavar="NAME",
-    help="FILE.py:build of yours, hf:config.json, or a family of transformers, such as mixtral or llama.",
+    help="Your own FILE.py:build, hf:config.json, or a family of transformers, such as mixtral or llama.",
 )
 @click.option(
     "--data",
     type=ModuleName(),
     metavar="NAME",
-    help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
+    help=f"{', '.join(DATA)}, or your own FILE.py:batches. The default is text for a model with an embedding, else "
+    "digits.",
 )
 @optimizer_option("adamw")
 @option_with_default(
@@ -131,7 +132,7 @@ DTYPES = ("float32", "bfloat16")
 @combine_options(POOL, RESUME)
 @prints_answer()
 def command(**given: Any) -> tuple[Answer, int]:
-    """Train a model at several sizes and rates, and judge whether the best rate of the smallest stays the best.
+    """Train a model at several sizes and learning rates, and judge whether the best rate is the same at every size.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. If the negative control (sp) is
     trained, too, a derived parameterization can only be found to transfer if the control drifts.

@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     "--output",
     type=PathType(),
     metavar="DIR|FILE",
-    help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
+    help="A folder for report.json, report.md, report.html and the state to resume an interrupted run from; or a file "
     "(ending .json, .md, ...) instead of stdout.",
 )
 @click.option(
@@ -157,7 +157,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
     record |= {"shard": _format_shard(shard)} if shard != WHOLE else {}
 
-    # torch is loaded here, after the arguments are known to be sound
+    # torch is loaded here, after the arguments have been checked
     from scaling_algebra.verify.campaigns.session import Session
     from scaling_algebra.verify.measuring.predictions import has_work_budget
 

@@ -125,7 +125,7 @@ def _average_states(*states: LimitState) -> LimitState:
     return LimitState(*({name: np.mean([x[name] for x in same], 0) for name in same[0]} for same in parts))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
+@np.errstate(over="ignore", invalid="ignore")  # values that are not finite are refused
 def _compute(course: Descent, draw: int, points: bool = False) -> Computed:
     limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw, points), []
     try:

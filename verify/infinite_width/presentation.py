@@ -100,7 +100,7 @@ def _list_rows(t: Computed) -> Iterator[tuple[str, Values]]:
             grows = not prefix and set(network.signals[name]) & t.limit.growing
             whole[f"|{name}|" if grows else prefix + name] = [[getattr(s, part)[name] for s in row] for row in t.states]
     for name in sorted(whole, key=lambda x: (x != output, x.startswith("d "), x.startswith("|"))):
-        values = np.array(whole[name])  # updates, samples, letters
+        values = np.array(whole[name])  # updates, samples, indices
         shared = values[:, :1].reshape(len(values), -1)[:, :1]
         if np.allclose(values.reshape(len(values), -1), shared, rtol=1e-9, atol=1e-12):
             yield name, shared[:, 0]

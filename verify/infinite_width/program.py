@@ -190,7 +190,7 @@ class Limit:
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in rules:
-            find_stepper(rule)  # there is such a class
+            find_stepper(rule)  # raises if there is no such class
         for rule in self.normalised:
             if (
                 rule.normalises != "entry"
@@ -469,7 +469,7 @@ class Limit:
             weight.buffer = weight.decay * weight.buffer
             if weight.momentum is not None:
                 weight.momentum = weight.momentum.times(weight.decay)
-        found: dict[str, Leading] = {}  # sums over samples: one is as large as all pairs of points
+        found: dict[str, Leading] = {}  # sums over samples; each one is as large as all pairs of points
         for slope, tensors in samples:
             for role, gradient in tensors:
                 weight = self.weights[role]

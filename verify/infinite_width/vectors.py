@@ -74,7 +74,7 @@ class Space:
 
     @property
     def zero(self) -> Values:
-        """The variable that is zero, (atoms,)."""
+        """The random variable that is always zero, as coefficients over the atoms: an array of shape (atoms,)."""
         return np.zeros(len(self.atoms))
 
     def gaussians(self, count: int, source: str) -> Values:
@@ -124,7 +124,7 @@ class Space:
             return float(i == j)
         if (i, j) not in self._products:
             units = np.eye(len(self.atoms))
-            if first is None or second is None:  # of a Gaussian, the part that the function depends on
+            if first is None or second is None:  # the part of the Gaussian that the function depends on
                 gaussian, inside = (i, second) if first is None else (j, first)
                 assert inside is not None
                 nodes, weights = build_quadrature(len(inside.rows))
@@ -155,7 +155,7 @@ class Space:
         _, sizes, basis = np.linalg.svd(np.concatenate(rows), full_matrices=False)
         basis = basis[sizes > 1e-7]
         if len(basis) > MOST:
-            raise Many(f"depends on {len(basis)} Gaussian vectors, and {MOST} are integrated")
+            raise Many(f"depends on {len(basis)} Gaussian vectors, but at most {MOST} can be integrated over")
         return basis
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
@@ -191,7 +191,7 @@ class Particles:
 
     @property
     def zero(self) -> Values:
-        """The variable that is zero, (samples,)."""
+        """The random variable that is always zero, as its values at all samples: an array of shape (samples,)."""
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:

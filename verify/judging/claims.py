@@ -57,7 +57,7 @@ class Claim:
         >>> Claim.parse("h3.A2.2@2=-1/2") Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
         """
         name, equals, number = (s.strip() for s in text.partition("="))
-        product, _, rest = name.rpartition(">")  # the steps inside an inner product <A@s, B@t> are its own
+        product, _, rest = name.rpartition(">")  # steps inside an inner product <A@s, B@t> are not that of the claim
         inside = product + ">" if product else ""
         quantity, at, when = (s.strip() for s in rest.partition("@"))
         quantity = inside + quantity

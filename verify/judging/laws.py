@@ -176,7 +176,7 @@ class FittedSum:
         """
         names = [*self.constants, *self.parameters]
         norms = np.linalg.norm(slopes, axis=1)
-        there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that vanished moves nothing
+        there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that has vanished determines no parameter
         ways, sizes, _ = np.linalg.svd(slopes[there] / norms[there, None])
         none = np.zeros(len(there), dtype=bool)
         none[len(sizes) :], none[: len(sizes)] = True, sizes < CERTAIN * sizes[0]
@@ -197,7 +197,7 @@ class FittedSum:
         if runs <= len(theta):
             raise UsageError(f"{count_noun(runs, 'run')} for {count_noun(len(theta), 'unknown')}; give more runs")
         for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
-            if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
+            if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # the two sizes cannot be distinguished
                 told = f"{a} and {b} grow together in these runs, so that the fit cannot distinguish their terms"
                 raise UsageError(f"{told}; vary them one by one")
         if alike := self._find_confounded(self.compute_logs(theta, x)[1].T):

@@ -109,7 +109,7 @@ def _is_empty(cell: Any) -> bool:
 
 def _read_rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     """Returns a name for the source, for messages, and its rows."""
-    if hasattr(source, "to_dict"):  # a frame of pandas
+    if hasattr(source, "to_dict"):  # a pandas DataFrame
         source = source.to_dict("records")
     if not isinstance(source, str | Path):
         return "sizes", source

@@ -117,9 +117,9 @@ def fit_rates(
     _check_distinguishable(settings, sizes, told)
     at, noise, left, wide = find_best_rates([_group_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
     errors, logs = wide * noise + left, np.log(settings)
-    # what all settings share moves no power
+    # an error common to all settings does not change the fitted powers
     own = errors - (shared := errors.mean(axis=0))
-    # noise that few runs show is itself noisy: weights that trusted it would follow chance
+    # a noise estimate from few runs is itself noisy, so it is shrunk towards the median before it enters the weights
     spread, shown = np.maximum(own.std(axis=1), CERTAIN), np.array([_count_free(u) for u, _ in tried])
     known = np.sqrt((shown * spread**2 + PRIOR * np.median(spread**2)) / (shown + PRIOR))
     own *= (known / spread)[:, None]
@@ -128,7 +128,7 @@ def fit_rates(
     drawn = own / known[:, None]
     drawn = np.sum((drawn - line.model.wexog @ (line.model.pinv_wexog @ drawn)) ** 2, axis=0)
     misfit, (bent, knee) = [f"left out, {text}" for text in told], find_knee(at, logs, known, sizes)
-    # what lies beside the powers is an error of the powers (Birge's ratio)
+    # deviations from the powers beyond the noise enlarge the errors of the powers (Birge's ratio)
     errors = shared + own * max(1.0, (off / max(free, drawn.mean())) ** 0.5)
     if broken := bool(max(stats.chi2.sf(off, free), np.mean(drawn >= off)) < UNLIKELY):
         errors *= stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
@@ -159,7 +159,7 @@ def fit_rates(
     names += [f"{RATE} at {_format_setting(sizes, s)}, by {by}" for s in further]
     value, *others = (dict(zip(names, map(float, row), strict=True)) for row in np.vstack([coefficients[1:], rates]).T)
     never = {Verdict.AGREES} if broken or bent else set()
-    # beside a power that changes, the others are those of a law that is false
+    # if one power changes along its size, the law is wrong, and the other powers get no verdict
     kept = {name: frozenset(never | ({Verdict.REFUTED} if bent not in ("", name) else set())) for name in powers}
     fitted = add_intervals(value, others, np.concatenate([y - fit_polynomial(u, y)(u) for u, y in tried]))
     return FittedRates(

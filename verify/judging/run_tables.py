@@ -56,7 +56,7 @@ class RunTable:
             raise UsageError(f"--columns: {_describe_missing_columns(path, gone, header)}")
         new = {old: name for name, old in names.items()}
         columns = [new.get(old, "" if old in names else old) for old in header]
-        for k, row in lines[1:]:  # a number as 1,024 or a line that was cut
+        for k, row in lines[1:]:  # a number written as 1,024, or an incomplete line
             if len(row) != len(columns):
                 raise UsageError(
                     f"{path}, line {k} has {count_noun(len(row), 'field')}, and the first {len(columns)}; give each"

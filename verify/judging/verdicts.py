@@ -76,7 +76,7 @@ def judge(
     m = measurement if isinstance(measurement, Measurement) else read_log(measurement, ray)
     by_quantity = read_exponents(prediction, m.steps)
     undecided: set[tuple[str, int]] = set()
-    if isinstance(prediction, Signals):  # what is undecided is held against the demand on it
+    if isinstance(prediction, Signals):  # undecided quantities are compared with the demand on them
         answers = {q: row[: m.steps + 1] for q, row in prediction.quantities.items()}
         undecided = {(q, t) for q, row in answers.items() for t, a in enumerate(row) if not a.decided}
         demanded = {
@@ -96,7 +96,7 @@ def judge(
     rows = [_judge_by_demand(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
     incomplete = INTERRUPTED if m.interrupted else f"{count_noun(m.missing, 'cell')} missing" if m.missing else ""
-    checks = build_gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
+    checks = build_gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never started fails no gate
     return Report(
         tuple(rows),
         tuple(row for claim in claims for row in rule.judge_claim(claim)),

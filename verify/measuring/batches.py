@@ -19,6 +19,6 @@ def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], s
     for step in range(steps):
         loss = losses(step)
         optimizer.zero_grad()
-        loss.sum().backward()  # replicas do not meet: a sum trains each alone
+        loss.sum().backward()  # replicas do not interact, so a sum trains each of them independently
         optimizer.step()
         yield loss.detach()

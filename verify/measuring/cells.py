@@ -265,7 +265,7 @@ def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
         [series.pop((name, 0), []) for series in every] for name in (PARAMETERS, INPUT, SECONDS, MEMORY, GRADIENTS)
     )
     measured.parameters = [int(x) for v in parameters[0] for x in np.unique(v)]
-    shared = min(map(len, inputs[0]), default=0)  # replicas that every size has
+    shared = min(map(len, inputs[0]), default=0)  # number of replicas that every size has
     measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in inputs[0]]
     checked = [v[~(v < 0)] for v in gradients[0]]
     measured.gradients = [float(v.max()) for v in checked if len(v)]

@@ -285,7 +285,7 @@ def open_pool(
         raise missing_package_error(
             "--workers" if scheduler is None else "--scheduler", "distributed", "cluster"
         ) from None
-    for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
+    for name in ("distributed", "distributed.client"):  # errors are reported in one line instead
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:
         hardware = Hardware.of(device, most)
@@ -294,7 +294,7 @@ def open_pool(
         where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
         try:
             client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
-        except Exception as error:  # a file that is empty or not of Dask may raise anything
+        except Exception as error:  # a file that is empty or was not written by Dask may raise any error
             why = describe_error(error) if str(error) else "the file does not name a scheduler"
             raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {why}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)

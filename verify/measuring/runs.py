@@ -200,7 +200,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
             parts.append(record)
             done += part.count
             continue
-        hardware.release_memory()  # here no traceback holds the tensors of the try
+        hardware.release_memory()  # here no traceback keeps the tensors of the failed attempt alive
         if part.count == 1:
             n = setup.sizes[0 if cell.kind == "control" else cell.size]
             where = f"n={n}, {needed / 2**30:.1f} GiB a replica"

@@ -41,7 +41,7 @@ def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
 
 
 def restrict_key(key: Key, roles: frozenset[str]) -> Key:
-    """Returns the part of a key that is about the given tensors."""
+    """Returns the entries of a key (see ``Key``) that are about the given tensors."""
     return tuple((role, mode) for role, mode in key if role in roles)
 
 
@@ -77,7 +77,9 @@ class Backward:
 
     @cache_result
     def at(self, signal: str, key: Key = ()) -> Tensor:
-        """Returns the gradient at a signal, or the part of it that ``key`` selects."""
+        """Returns the gradient at a signal; only the part that passes through the initial values or updates in
+        ``key``, if that is not empty.
+        """
         if mask := find_selection_inputs(self.network).get(signal):
             chosen, indices = self.moment.signals()[mask.out], self.network.signals[mask.out]
             count = chosen - chosen.mean(1 + indices.index(mask.over), keepdim=True)
@@ -88,8 +90,9 @@ class Backward:
         return add_tensors([self._through(s, k, key) for s, k in uses])
 
     def _through(self, s: Statement, k: int, key: Key) -> Tensor:
-        """Returns the gradient that the k-th input of a statement gets through this statement, restricted by
-        ``key``."""
+        """Returns the part of a signal's gradient that comes through one statement, whose k-th input the signal is,
+        and through the initial values or updates in ``key``.
+        """
         return self._compute_through(
             s,
             k,
@@ -99,8 +102,9 @@ class Backward:
 
     @cache_result
     def _compute_through(self, s: Statement, k: int, part: Key, upper: Key) -> Tensor:
-        """Computes ``_through`` with ``part`` for the statement's own tensors and ``upper`` for the tensors above
-        it."""
+        """Computes ``_through``. The key is divided: ``part`` is about tensors of the statement, ``upper`` about
+        tensors above it.
+        """
         x, out, model = s.inputs[k], self.network.signals[s.out], self.model
         gradient = self.at(s.out, upper)
         if isinstance(s, Sum):
@@ -112,7 +116,7 @@ class Backward:
                 stops = not value.requires_grad
                 (back,) = (0 * argument,) if stops else torch.autograd.grad(value, argument, gradient)
             return model.permute_axes(back, out, x.indices)
-        if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t less W_0
+        if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t minus W_0
             whole = tuple(x for x in part if x[0] != updated)
             init: Key = tuple((role, "init" if role == updated else mode) for role, mode in part)
             return self._compute_through(s, k, whole, upper) - self._compute_through(s, k, init, upper)
@@ -132,8 +136,9 @@ class Backward:
         return add_tensors([self.of_use(s, self.at(s.out)) for s in self.network.uses(role)])
 
     def of_use(self, s: Product, above: Tensor) -> Tensor:
-        """Returns what one product contributes to the gradient of its tensor, given the gradient ``above`` at its
-        output."""
+        """Returns what one product contributes to the gradient of its tensor. ``above`` is the gradient at the output
+        of the product.
+        """
         assert s.tensor
         own = self.network.tensors[s.tensor.name]
         memory = self.model.get_memory_order(own).translate(str.maketrans(own.indices, s.tensor.indices))

@@ -39,7 +39,7 @@ def add_tensors(parts: Sequence[Tensor]) -> Tensor:
 
 
 def cache_result(compute: Callable[..., T]) -> Callable[..., T]:
-    """Caches the results of a method in ``self.known``."""
+    """Wraps a method so that its results are cached in ``self.known``, by its name and arguments."""
 
     @wraps(compute)
     def compute_once(self: Any, *args: Any) -> T:
@@ -128,7 +128,7 @@ class Moment:
         return replace(self, start=self.first.now, known=self.get_lasting()) if self.first else self
 
     def get_lasting(self) -> dict[tuple[Any, ...], Any]:
-        """Returns the cached signals, which stay valid if the initial weights are replaced."""
+        """Returns the cached signals. They stay valid in a copy with other initial weights."""
         return {("signals",): self.signals()}
 
     def argument(self, function: Function) -> tuple[Tensor, int]:
@@ -143,8 +143,8 @@ class Moment:
         Args:
             s: the product.
             modes: initial tensors ("init") or their updates ("update").
-            which: the factors: "initial" signals, their "change", or "regated": present signals times the change of
-                gates.
+            which: the other factors: "initial" signals, their "change", or "regated" (present signals times the change
+                of gates).
         """
         terms = expand_product(self.network, s)
         found = [x for term in terms for mode in modes for name in which for x in self._part(s.out, term, mode, name)]
@@ -152,11 +152,13 @@ class Moment:
 
     @cache_result
     def _part(self, out: str, term: Term, mode: Mode, which: str) -> list[Tensor]:
-        """Returns the summands of a part of a term; an empty list if it is exactly zero."""
+        """Returns the summands of one part of a term (see ``part`` for ``mode`` and ``which``); an empty list if it is
+        exactly zero.
+        """
         return [x for column in self._columns(term, which) for x in self._product(out, term, mode, column)]
 
     def _columns(self, term: Term, which: str) -> Iterator[list[Labelled]]:
-        """Yields the operands, besides tensors, of every summand of a part of a term.
+        """Yields the operands, besides tensors, of every summand of one part of a term (see ``part`` for ``which``).
 
         Law: a product of changes is a sum over its factors: each factor in turn is changed, those before it have their
         present value, and those after it their initial value.
@@ -191,7 +193,7 @@ class Moment:
 
 
 def multiply_term(model: TorchNetwork, weights: Weights, term: Term, operands: Sequence[Labelled], out: str) -> Tensor:
-    """Returns the product of a term's tensors and other operands, with its multipliers."""
+    """Returns the product of a term's tensors, its multipliers and further operands, summed to the indices ``out``."""
     scale, todo = model.multiplier(term.multipliers), list(operands) or [("", model.x.new_ones(1))]
     if scale != 1:
         k = min(range(len(todo)), key=lambda k: todo[k][1].numel())

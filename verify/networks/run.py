@@ -60,7 +60,7 @@ class Trainer:
         keep: whether earlier steps stay readable, which takes a copy of the weights for each.
 
     Attributes:
-        states: one per number of updates done; None for a step that was not kept.
+        states: the network after 0, 1, 2, ... updates; None for a step that was not kept.
     """
 
     def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
@@ -76,7 +76,9 @@ class Trainer:
 
     @torch.no_grad()
     def _read(self, now: dict[str, Tensor]) -> Moments:
-        """Runs forward and backward at the weights ``now`` and stores the gradient of the loss in the parameters."""
+        """Adds the network at the weights ``now`` to ``states`` and returns it. The gradients of the loss are stored
+        in the parameters, where the optimizer reads them.
+        """
         seen, first = self.first
         moment = Moment(self.model, now, self.start, self.model.noise(), first)
         batch = Backward(moment)
@@ -134,7 +136,7 @@ def get_state(states: Sequence[Moments | None], t: int) -> Moments:
 
 
 class TorchRun:
-    """A training run of a network, for reading. ``t`` is the number of updates done.
+    """A training run of a network whose signals can be read, whole or in parts. ``t`` is the number of updates done.
 
     Args:
         model: the network.
@@ -176,7 +178,9 @@ class TorchRun:
         return self._signal(own.out, entries)
 
     def gate_change(self, statement: Product, t: int) -> SignalEntries:
-        """Returns (gates_t - gates_0) times the other factors at t."""
+        """Returns the part of a product that is due to a change of its gates: (gates_t - gates_0) times the other
+        factors after t updates.
+        """
         own = find_product(self.network, statement.out)
         return self._signal(own.out, self._moment(t).part(own, ["init", "update"], "regated"))
 
@@ -208,7 +212,7 @@ class TorchRun:
         return SignalEntries(signal.indices, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
 
     def divide_by_norm(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
-        """Returns a part of the argument of a norm, divided by what the norm divides the whole argument by."""
+        """Divides a part of the argument of a norm by the size of the whole argument, as the norm does."""
         x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
         part = self.model.permute_axes(signal.entries, function.inputs[0].indices, self.network.signals[function.out])
@@ -222,7 +226,7 @@ class TorchRun:
         """
         experts = {x for x, axis in self.network.indices.items() if axis in ("M", "K")}
         if set(left.indices) - experts != set(right.indices) - experts:
-            raise ValueError("an inner product of signals with different indices")
+            raise ValueError("an inner product needs two signals with the same indices")
         kept = "".join(x for x in dict.fromkeys(left.indices + right.indices) if x in experts)
         sides = [(left.indices, left.entries), (right.indices, right.entries)]
         return SignalEntries(kept, contract(sides, kept, self.model.sizes))
@@ -249,8 +253,8 @@ class TorchRun:
         return build_view(self, own, own)
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> SignalEntries:
-        """Raises NotMeasured: the two gradients are measured separately."""
-        raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
+        """Raises NotMeasured, because the gradients of the two losses are measured one by one."""
+        raise NotMeasured(f"the ratio is not measured; measure the gradients of {loss} and of the output instead")
 
     def relative_to_undecayed(self) -> TorchRun:
         """Returns a view of the run with changes measured relative to initial weights to which no weight decay is
@@ -280,12 +284,12 @@ def ignore_decay(x: Backward) -> Backward:
 
 
 def build_view(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
-    """Returns a view of a run.
+    """Returns a view of a training run in which the states are converted.
 
     Args:
         run: the run.
-        token: maps the state of one token at every step.
-        batch: maps the state of all tokens at every step.
+        token: converts the state of one token at each step.
+        batch: converts the state of all tokens at each step.
     """
     view = copy(run)
     view.states = [both and (token(both[0]), batch(both[1])) for both in run.states]

@@ -68,7 +68,7 @@ class Constants:
         lr: learning rate by tensor.
         eps: Adam's epsilon.
         other: init std and learning rate of tensors that are not listed.
-        raw: learning rate of all tensors with optimizers that do not normalise; None for the same as ``lr``.
+        raw: learning rate of all tensors for optimizers that do not normalise; None if these use ``lr``, too.
     """
 
     init: Mapping[str, float] = field(default_factory=dict)

@@ -81,7 +81,9 @@ class Fold:
 
     @classmethod
     def last(cls, parameter: Tensor) -> Fold:
-        """Returns the fold with matrices in the last two dimensions, stacked along the others."""
+        """Returns the fold that takes the last two dimensions as rows and columns and all others as a stack of
+        matrices.
+        """
         if (dims := parameter.dim()) < 2:
             raise UsageError(
                 "this optimizer trains matrices only, and this parameter is a vector; give it another optimizer, "
@@ -144,7 +146,7 @@ class Muon(Stacks):
 
 
 class NorMuon(Muon):
-    """Muon with rows of equal size, and the norm of Muon's step.
+    """Muon whose steps have rows of equal size, and the same norm as Muon's own step.
 
     Law: row k of UV^T is divided by the root of a running mean of its mean square; then the matrix is rescaled to the
     norm of UV^T. Source: Li et al. (2025), and their code at e5aaaf42.
@@ -262,7 +264,7 @@ class Shampoo(Stacks):
     """Preconditions the gradient on both sides.
 
     Law: w -= lr L^-1/4 g R^-1/4, where L and R are the sums of g g^T and g^T g over all steps; directions in which all
-    gradients vanish are left out. If ``blocks`` is not 0, every block of this side length is a matrix of its own.
+    gradients vanish are not stepped. If ``blocks`` is not 0, every block of this side length is a matrix of its own.
     Source: Gupta et al. (2018), Algorithm 1.
     """
 
@@ -285,7 +287,7 @@ class Shampoo(Stacks):
 
 
 def _compute_root(squares: Tensor) -> Tensor:
-    """Returns positive semidefinite matrices to the power -1/4, restricted to the space where they are not zero."""
+    """Returns positive semidefinite matrices to the power -1/4. Directions in which a matrix is zero stay zero."""
     sizes, directions = torch.linalg.eigh(squares)
     nonzero = sizes > 1e-10 * sizes[..., -1:]
     powers = torch.where(nonzero, sizes, 1.0) ** -0.25 * nonzero

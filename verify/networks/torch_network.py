@@ -66,7 +66,8 @@ def apply_function(function: Function, indices: str, x: Tensor) -> Tensor:
 
 
 def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
-    """Returns the torch function of a function: from ``OWN``, ``torch.nn.functional`` or ``torch``.
+    """Returns the torch function that computes a function of the language: from ``OWN``, ``torch.nn.functional`` or
+    ``torch``.
 
     Raises:
         UsageError: there is none.
@@ -126,7 +127,7 @@ class TorchNetwork(nn.Module):
                 fill_normal(weight, drawn, seeded if self.grows(tensor.indices) else shared)
                 weight *= self.constants.init_of(role) * std.at(dims)
             self.weights[role] = nn.Parameter(weight)
-        self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
+        self.parameters_in_order = nn.ParameterList(self.weights.values())  # a list, because names may be any text
         self.register_buffer("x", sample_input(network, self.sizes, draw).to(dtype))
         self.x: Tensor
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(dims) for m in scaling.multipliers}
@@ -170,7 +171,7 @@ class TorchNetwork(nn.Module):
 
         Args:
             weights: weights by tensor.
-            noise: noise by noise signal.
+            noise: values of the noise signals, by name.
             given: signals that are not computed but taken as they are.
         """
         replicas = len(next(iter(weights.values())))
@@ -189,7 +190,7 @@ class TorchNetwork(nn.Module):
             else:
                 signals[s.out] = value = self.compute_statement(s, signals.__getitem__, noise)
                 if torch.is_grad_enabled() and not value.requires_grad:
-                    value.requires_grad_()  # no gradient goes on from here, but one comes
+                    value.requires_grad_()  # no gradient passes on, but the one that arrives here is measured
         return signals
 
     def repeat_input(self, name: str, replicas: int) -> Tensor:
@@ -205,7 +206,7 @@ class TorchNetwork(nn.Module):
         Args:
             s: the equation.
             signal: returns a signal by name.
-            noise: noise by noise signal.
+            noise: values of the noise signals, by name.
         """
         indices = self.network.signals[s.out]
         if isinstance(s, Sum):

@@ -36,11 +36,11 @@ Judged = Sequence[tuple[Job, Report]]
 def build_document(judged: Judged, command: str, every: bool = False) -> Document:
     """Returns the output of the command for one or several runs.
 
-    One run gives its report. Several runs give a summary line, a table of the runs, and the rows that do not agree. The
-    record is the JSON contract of ``verify``: that of the single run, or of all runs with their total.
+    One run gives its report. Several runs give a summary line, a table of the runs, and the rows that do not agree.
+    The JSON record has the form that ``verify`` guarantees: the single run, or all runs with their total.
 
     Args:
-        judged: runs with their reports.
+        judged: pairs of a measured configuration (job) and its report.
         command: the command line, which the output quotes.
         every: also print the rows that agree and the gates that passed.
     """
@@ -71,7 +71,7 @@ def _build_record(judged: Judged, command: str) -> dict[str, Any]:
 
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
-    """Returns one run in the JSON contract of ``verify``."""
+    """Returns one run as JSON, in the form that ``verify`` guarantees."""
     return {**job.configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 
@@ -84,8 +84,9 @@ def count_verdicts(judged: Judged) -> dict[str, int]:
 
 
 def format_closing(judged: Judged) -> str:
-    """Returns the summary line: the number of runs and of exponents by verdict, then the names of the runs that
-    prove nothing."""
+    """Returns the summary line: the number of runs, the number of exponents by verdict, and the names of runs that are
+    inconclusive or were interrupted.
+    """
     tally = Tally.of(row for _, report in judged for row in report.judged)
     void = [job.name for job, report in judged if report.exit_code in (3, 130)]
     line = f"{len(judged)} {'run' if len(judged) == 1 else 'runs'}: {tally}"

@@ -81,7 +81,7 @@ def draw_slopes(report: Report) -> Figure | None:
 
 
 def list_points(reports: Iterable[Report]) -> list[Point]:
-    """Lists the exponents that have both a prediction and a finite measured slope."""
+    """Returns every exponent in some reports that has a prediction and a finite measured slope."""
     rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
     return [(float(r.predicted or 0), r.fit.slope, r.fit.low, r.fit.high, str(r.verdict)) for r in rows]
 

@@ -37,7 +37,7 @@ def predict_deficit(d: Derivation, t: int) -> Fraction | None:
 
 
 def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") -> Derivation:
-    """Replaces the epsilons of a scaling.
+    """Returns a derivation with other powers of epsilon.
 
     Args:
         d: the derivation.
@@ -70,11 +70,12 @@ def measure_block(
 ) -> dict[str, Observation]:
     """Trains a block and returns the observations of quantities ``NAME@t``.
 
-    A name that ends in ``, typical`` gives the values of the seeds including rounding, from which a median is taken.
+    A claim about a median over seeds needs all values, even those below rounding error; its quantity is written
+    ``NAME@t, typical``.
 
     Args:
         how: device, sizes and seeds.
-        names: the quantities.
+        names: the quantities, such as ``phi.deficit@2``.
         optimizer: name of the optimizer.
         parameterization: name of the parameterization.
         architecture: name of the network.
@@ -114,9 +115,12 @@ Question = tuple[Derivation, str, int]
 
 
 def fit_slopes(questions: Sequence[Question]) -> list[str]:
-    """Returns for each question the measured slope with its 95 % interval as text, or the reason why there is none.
+    """Measures the exponent of each quantity in ``questions``.
 
     Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
+
+    Returns:
+        For each quantity the slope with its 95 % interval as text, or the reason why there is none.
     """
     texts = [""] * len(questions)
     for d in {id(d): d for d, _, _ in questions}.values():

@@ -57,7 +57,9 @@ class Target:
 
 
 def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
-    """Computes the mean squares of ``ERRORS`` with about ``count`` charts. A chart without samples predicts 0."""
+    """Computes the mean square of each error in ``ERRORS`` with about ``count`` charts. A chart without samples
+    predicts 0.
+    """
     draw = np.random.default_rng([4, seed, count, samples])
     phases, total = draw.uniform(0, 2 * np.pi, (target.d, OCTAVES)), target.side(count) ** target.d
     points, x = draw.random((POINTS, target.d)), draw.random((samples, target.d))
@@ -77,8 +79,17 @@ def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple
 def draw_charts(
     how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
-    """Measures one of ``ERRORS`` against the number M of charts, or against n if the number of samples is a power of
-    M."""
+    """Measures one error against the number M of charts.
+
+    Args:
+        how: the numbers of charts (its ``sizes``) and the number of replicas.
+        names: the error, one of ``ERRORS``.
+        beta: smoothness of the target.
+        d: dimension of the target.
+        samples: number of samples.
+        power: if given, the number of samples is this power of M instead, and the error is measured against it.
+        spacing: distance between neighbouring exponents that are possible.
+    """
     (name,), target = names, Target(Fraction(beta), d)
     counts = [target.side(m) ** d for m in how.sizes]
     drawn = [round(m ** float(Fraction(power))) for m in counts] if power else [samples] * len(counts)

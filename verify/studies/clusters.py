@@ -217,7 +217,7 @@ def compute_dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float
 
 @dataclass(frozen=True)
 class Training:
-    """One run of Algorithm 1 on n examples. Equal seeds draw the same data for every network."""
+    """One training by Algorithm 1 on n examples. Equal seeds draw the same data for every network."""
 
     schedule: Schedule
     law: Distribution
@@ -272,7 +272,7 @@ def measure_dispatch(
         how: device and number of seeds.
         names: the quantities to return, such as ``NETWORK: accuracy`` or ``ONE minus OTHER: accuracy``.
         data: name of the distribution.
-        networks: fields of ``Schedule`` by name; ``times`` multiplies the number of seeds.
+        networks: for each network the fields of its ``Schedule``, and ``times``, a factor on the number of seeds.
         n: number of examples.
         first: the first seed.
     """

@@ -33,7 +33,7 @@ UNKNOWN = Estimate(*(math.nan,) * 4)
 
 @dataclass(frozen=True)
 class Change:
-    """A slope or ratio in log2 with its verdict.
+    """A measured change of a loss or of the best learning rate, in log2, with its verdict.
 
     Attributes:
         estimate: the value and its interval.
@@ -50,27 +50,30 @@ class Change:
 
 @dataclass(frozen=True)
 class Question:
-    """The verdicts on a change, each with the region in which the interval must lie.
+    """A rule that gives the verdict on a change from its confidence interval.
 
     Attributes:
-        named: verdicts with their regions.
-        small: the tolerance in words.
+        named: pairs (verdict, region): the verdict is given if the interval lies in the region.
+        small: the tolerance in words, such as "a drift by 0.25 is small".
     """
 
     named: Named
     small: str
 
     def judge(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
-        """Judges an estimate. A text ``unknown`` that is not empty makes the verdict inconclusive and is its reason."""
+        """Judges an estimate by its interval. If ``unknown`` is not empty, the verdict is INCONCLUSIVE for this
+        reason.
+        """
         verdict = ClaimOutcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
         where = "in none of the regions" if verdict is ClaimOutcome.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
 def _judge_losses(below: ClaimOutcome, about: ClaimOutcome, above: ClaimOutcome) -> Question:
-    """Returns the rule by which the interval of a change of log2 of a loss is judged.
+    """Returns the rule that judges a change of log2 of a loss.
 
-    An interval on one side of 0 shows a change, however small; one within 5 % of 0 shows that there is none.
+    An interval on one side of 0 shows a change, however small: ``below`` or ``above``. One that contains 0 and lies
+    within 5 % of it shows that there is none: ``about``.
     """
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
@@ -102,8 +105,9 @@ class LossCurve:
         dims: sizes of all axes.
         parameters: number of parameters.
         log2_lr: log2 of the learning rates in increasing order, shape (R,).
-        losses: losses to judge, shape (R, seeds): the held-out loss, or that of the first batch if the run diverged.
-        held: held-out losses, shape (R, seeds), not finite if the run diverged.
+        losses: losses to judge, shape (R, seeds): the held-out loss, or that of the first batch if the training
+            diverged.
+        held: held-out losses, shape (R, seeds), not finite if the training diverged.
     """
 
     width: int
@@ -233,7 +237,7 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
 
 
 def measure_regret(curve: LossCurve, log2: float) -> Estimate:
-    """Returns the loss at log2 of a rate minus the smallest loss, in nats; unknown if the rate was not trained."""
+    """Returns by how many nats the loss at one rate exceeds the smallest loss; unknown if the rate was not trained."""
     if log2 not in curve.log2_lr:
         return UNKNOWN
     at = curve.log2_lr.index(log2)
@@ -258,7 +262,7 @@ def combine_outcomes(derived: Sequence[ClaimOutcome], controls: Sequence[ClaimOu
 
 
 def describe_shortage(curves: Sequence[LossCurve], widths: int) -> str:
-    """Explains why widths or seeds are too few; returns an empty text if they suffice."""
+    """Explains why widths or seeds are too few for a verdict. Returns an empty text if they suffice."""
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
@@ -271,6 +275,8 @@ def _find_lowest(means: Sequence[Array]) -> Array:
 
 
 def _explain_edge(curves: Sequence[LossCurve]) -> str:
-    """Explains why the best losses are not known; returns an empty text if they are."""
+    """Explains why the best losses are not known: at some width the smallest one lies at the edge of the grid. Returns
+    an empty text otherwise.
+    """
     outside = dict.fromkeys(str(c.width) for c in curves if c.edge)
     return f"the smallest loss lies on the edge of the grid at width {', '.join(outside)}" if outside else ""

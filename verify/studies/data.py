@@ -25,7 +25,7 @@ from scaling_algebra.errors import (
     quote_value,
     unknown_name_error,
 )
-from scaling_algebra.verify.tracing.sources import load_function
+from scaling_algebra.verify.tracing.model_loading import load_function
 
 CLASSES = 10
 """Number of classes of the digits and of the teacher's labels: the loss starts at log 10."""
@@ -186,9 +186,9 @@ def parse_settings(kind: str, texts: Iterable[str], names: Mapping[str, int]) ->
     """Parses texts ``NAME=NUMBER``, where each number is a positive integer.
 
     Args:
-        kind: describes the names in messages.
+        kind: what the names are names of, for messages.
         texts: the texts.
-        names: the names that are allowed, with an example of a value.
+        names: the allowed names, each with an example of its value.
 
     Raises:
         UsageError: an unknown name, or no such number.

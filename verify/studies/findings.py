@@ -33,7 +33,7 @@ from scaling_algebra.verify.judging.resampling import compute_slope_weights, est
 
 
 class By(StrEnum):
-    """The origin of a claim: the prediction, a paper, or a planted error that must be refuted."""
+    """Who makes a claim: the prediction, a paper, or nobody (a planted error that must be refuted)."""
 
     PREDICTED = "predicted"
     PUBLISHED = "published"
@@ -42,7 +42,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a trial.
+    """The device, sizes and seeds of a trial.
 
     Attributes:
         device: the device that trains.
@@ -57,13 +57,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Observation:
-    """The values of one quantity that a laboratory measured.
+    """The measured values of one quantity of an experiment.
 
     Attributes:
         values: one number per seed at each n; a bound is tested at a single size.
         n: the sizes.
-        of: the name of the sizes.
-        derived: the exponent that the theory of the laboratory gives; None if the quantity is exactly zero.
+        of: the symbol of the sizes in reports, such as ``n`` or ``M``.
+        derived: the exponent that the theory predicts; None if the quantity is exactly zero.
         spacing: distance between neighbouring exponents that are possible.
     """
 
@@ -110,7 +110,7 @@ class Finding:
 
     @property
     def outcome(self) -> Verdict:
-        """AGREES if the verdict is the expected one, REFUTED if it is the opposite one."""
+        """AGREES if the verdict is the expected one, REFUTED if it is the opposite one, else INCONCLUSIVE."""
         if self.verdict is Verdict.INCONCLUSIVE:
             return self.verdict
         return Verdict.AGREES if self.verdict is self.expected else Verdict.REFUTED
@@ -129,8 +129,8 @@ def judge_claims(claim: Mapping[str, str], observation: Observation) -> list[Fin
     """Judges the claims about one quantity.
 
     Args:
-        claim: ``of``, ``source``, and a text for one or more of ``By``. ``wrong`` names the origin of a claim that must
-            be refuted although it is neither planted nor different from a prediction.
+        claim: ``of`` (the quantity), ``source``, and one or more claims by their origin (``By``). A claim must be
+            refuted if it is planted or contradicts the prediction, or if ``wrong`` names its origin.
         observation: the measured values.
     """
     claims = {by: _read_exponent(claim[by], observation) for by in By if by in claim}
@@ -145,14 +145,18 @@ def judge_claims(claim: Mapping[str, str], observation: Observation) -> list[Fin
 
 
 def _read_exponent(text: str, observation: Observation) -> str | Fraction | None:
-    """Returns the exponent that a text claims; the text itself if it claims something else."""
+    """Returns the exponent that a text claims: None for ``zero``. A text that claims a bound (``> 0.98``,
+    ``below -6``) is returned unchanged.
+    """
     if text[0] in "<>b":
         return text
     return {"derived": observation.derived, "zero": None}[text] if text.isalpha() else Fraction(text)
 
 
 def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
-    """Returns the claim as text, the measured value with the ends of its interval, and the verdict."""
+    """Compares a claim with the measured values. Returns the claim as text, the measured value, both ends of its
+    interval, and the verdict.
+    """
     if not isinstance(claimed, str):
         slope = fit_exponent(observation.n, observation.values)
         verdict = judge_exponent(slope, claimed, observation.spacing)
@@ -177,7 +181,7 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
 
 
 def find_power(e: Fraction | None, of: str = "n") -> str:
-    """Prints an exponent as ``n^(-1/2)`` or ``n^0``; None as ``zero``."""
+    """Formats an exponent as ``n^(-1/2)`` or ``n^0``; None as ``zero``."""
     if e is None:
         return "zero"
     return f"{of}^{e}" if e.denominator == 1 else f"{of}^({e})"

@@ -34,7 +34,7 @@ from scaling_algebra.verify.tracing.building import call_build, get_default_size
 from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe_config
 from scaling_algebra.verify.tracing.config_reading import merge_layer_names
 from scaling_algebra.verify.tracing.measuring import find_parameters
-from scaling_algebra.verify.tracing.sources import load_model_builder
+from scaling_algebra.verify.tracing.model_loading import load_model_builder
 
 EPS = 1e-8
 """Epsilon of the optimizer at the base sizes."""
@@ -110,8 +110,9 @@ class Model:
 
     @cached_property
     def base(self) -> dict[str, int]:
-        """Default base sizes: those that stand beside the user's function, or small ones for every axis that the
-        model needs."""
+        """Default base sizes. For a function of the user they are those given in its file; for other models, small
+        ones for every axis that the model needs.
+        """
         if self.own:
             return dict(load_model_builder(self.name)[1]) or get_default_sizes(self._build)
         return {axis: n for axis, n in USUAL.items() if axis in self._config.axes}
@@ -124,7 +125,7 @@ class Model:
         them at every size: the module's own initial values and one learning rate.
 
         Raises:
-            UsageError: the parameterization is not one for modules, or as ``plan``.
+            UsageError: the parameterization is not one for modules; also all errors of ``plan``.
             Infeasible: there is no such parameterization on the ray.
         """
         derived = PARAMETERIZATIONS[parameterization].derived

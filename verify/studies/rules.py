@@ -42,8 +42,8 @@ Rule = Mapping[str, Monomial]
 
 @dataclass(frozen=True)
 class Observable:
-    """A number measured in a run, which is a monomial in lr, wd, batch B and steps S as long as noise dominates the
-    gradient.
+    """A number measured in a training run. It is a monomial in lr, wd, batch B and steps S as long as noise dominates
+    the gradient.
 
     Adam's step is then lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
 
@@ -72,7 +72,7 @@ def find_rule(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rul
 
     Args:
         hold: the invariants, as for ``horizon``.
-        axis: the axis that grows. For ``s`` the powers are those of an expert.
+        axis: the axis that grows. For ``s`` = K/M the powers are those for the tensors of an expert.
         instead: powers that replace some of the derived ones.
     """
     if axis == "s":
@@ -104,9 +104,9 @@ def measure_quadratic(
         hold: the invariants that the rule keeps.
         base: values of the parameters at batch 1.
         factors: the factors by which each axis grows.
-        places: batch and steps of a tensor as monomials in each axis.
+        places: for each axis, the number of examples B in a batch and of steps S as monomials in it.
         observables: fields of ``Observable`` by name.
-        instead: powers that replace some of the rule.
+        instead: powers that replace some of the derived ones.
     """
     rule, observations, n = find_rule(hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
@@ -121,11 +121,12 @@ def measure_quadratic(
 def _train_quadratic(
     of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
 ) -> Array:
-    """Trains the quadratic after the axes have grown by the factors ``at``, and returns the observable of every
-    replica."""
+    """Trains the quadratic after each axis has grown by the factor in ``at``. Returns the observable of every
+    replica.
+    """
     value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
     placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
-    share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
+    share = at.get("s", 1.0)  # an expert's gradient is divided by the whole batch size
     generator = torch.Generator(how.device).manual_seed(20240)
     w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)
     adam: Any = torch.optim.AdamW(
@@ -166,7 +167,8 @@ PIXELS = 64
 
 
 class Replicas(nn.Module):
-    """A mixture x -> gelu(W1 x) -> mixture -> W4 with one replica per seed; std fan_in^-1/2, the readout at zero.
+    """An MLP with a mixture of experts, x -> gelu(W1 x) -> experts -> W4, with one replica per seed. Init stds are
+    fan_in^-1/2; the readout starts at zero.
 
     Attributes:
         weights: parameters by name, shape (S, ...); both matrices of the experts are (S, M, N_e, N).
@@ -238,8 +240,9 @@ def compute_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def measure_matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
-    """Measures the loss and the distance from the initial weights against the batch, with the rule that keeps the
-    stochastic differential equation, or with the powers ``instead``."""
+    """Measures the loss and the distance from the initial weights as functions of the batch size, with the rule that
+    keeps the stochastic differential equation. Powers in ``instead`` replace those of the rule.
+    """
     rule, losses, distances = find_rule(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
@@ -302,7 +305,7 @@ class Mixture:
 
         def loss(step: int) -> Tensor:
             loss, balancing = self.losses(step)
-            return loss + balancing - balancing.detach()  # the gradient is of both, the value the first's
+            return loss + balancing - balancing.detach()  # gradient of both losses, value of the first
 
         late = list(descend(adam, loss, rates.steps))[-(rates.steps // 4) :]
         self.late: Array = torch.stack(late).mean(0).cpu().numpy().astype(np.float64)
@@ -318,8 +321,9 @@ class Mixture:
         return compute_cross_entropy(self.model.mix_experts(h, mask), y), BALANCING * compute_balance_loss(psi, mask)
 
     def gradient(self) -> tuple[Array, Array]:
-        """Returns the root mean squares, over the weights of experts, of the mean gradient and of the noise of a
-        batch, (seeds,) each."""
+        """Returns two root mean squares over the weights of the experts: of the mean gradient, and of the noise of the
+        gradient of a batch, (seeds,) each.
+        """
         weights = [self.model.weights[name] for name in ("expert_in", "expert_out")]
         first = second = torch.zeros(())
         for k in range(SAMPLES):
@@ -327,7 +331,7 @@ class Mixture:
             g = torch.cat([x.flatten(1) for x in parts], 1).double()
             first, second = first + g / SAMPLES, second + g**2 / SAMPLES
         noise = (second - first**2) * SAMPLES / (SAMPLES - 1)
-        mean = (first**2 - noise / SAMPLES).mean(1).clamp(min=0)  # without what the noise adds to it
+        mean = (first**2 - noise / SAMPLES).mean(1).clamp(min=0)  # subtract the contribution of the noise
         return mean.sqrt().cpu().numpy(), noise.mean(1).sqrt().cpu().numpy()
 
 
@@ -345,13 +349,15 @@ def measure_expert_gradient(how: Conditions, names: Sequence[str], **given: Any)
 def measure_expert_rates(
     how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Observation]:
-    """Measures the loss late in training minus that with equal rates, one active expert of the largest number.
+    """Measures by how much the loss late in training exceeds the loss with equal learning rates.
+
+    The mixture has the largest number of experts in ``EXPERTS``, one of which is active.
 
     Args:
         how: device and number of replicas.
         names: the quantities that are needed.
-        equal: fields of ``Rates`` with equal rates.
-        others: fields of ``Rates`` to compare with them, by name.
+        equal: fields of ``Rates`` with equal learning rates of experts and dense weights.
+        others: for each quantity the fields of ``Rates`` that are compared with them.
     """
     late = {}
     for name, rates in {"equal rates": equal, **others}.items():

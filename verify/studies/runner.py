@@ -45,7 +45,7 @@ LABORATORIES: dict[str, Laboratory] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of an experiment, or a few to compare, with the claims about it."""
+    """A configuration that is trained, or a few to compare, with the claims about it."""
 
     title: str
     run: Laboratory
@@ -59,8 +59,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Trials that answer one question. With the default sizes (empty if the size is fixed) and seeds they take some
-    minutes."""
+    """Trials that together answer one question. With the default sizes (empty if the size is fixed) and seeds they
+    take some minutes.
+    """
 
     name: str
     title: str
@@ -73,7 +74,7 @@ class Experiment:
 def _read_experiment(name: str) -> Experiment:
     data = load_shipped_toml(__package__, f"claims/{name}.toml")
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
-    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
+    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # settings of the file are defaults
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
         claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
@@ -107,7 +108,7 @@ class Result:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Number of claims by outcome: as expected, the opposite, undecided."""
+        """Number of claims by outcome: as expected, the opposite of what is expected, or undecided."""
         outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
         return {v: outcomes[v] for v in Verdict}
 
@@ -120,7 +121,7 @@ class Result:
         return 1 if against else 3 if undecided or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the JSON contract of one experiment."""
+        """Returns the result as JSON, in the form that ``study`` guarantees."""
         return {
             "experiment": self.experiment.name,
             "title": self.experiment.title,
@@ -136,8 +137,9 @@ class Result:
 
 
 def find_worst_code(results: Sequence[Result]) -> int:
-    """Returns the worst exit code of several results: interrupted, against the prediction, inconclusive, then
-    agreement."""
+    """Returns the worst exit code of several results. From the worst: interrupted, against the prediction,
+    inconclusive, as predicted.
+    """
     return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
 

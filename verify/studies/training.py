@@ -35,7 +35,7 @@ PART = 32
 
 @dataclass(frozen=True)
 class How:
-    """What all runs of a study have in common.
+    """What all training runs of a study have in common.
 
     Attributes:
         model: name of the model.
@@ -44,7 +44,8 @@ class How:
         digest: hash of the data, which must be the same on every machine.
         steps: number of steps.
         dtype: one of ``DTYPES``.
-        decay: weight decay over the factor of the learning rate: every tensor shrinks by rate times decay in a step.
+        decay: weight decay. In a step every tensor shrinks by the swept learning rate times ``decay``, whatever the
+            factor on its own learning rate.
     """
 
     model: str
@@ -69,7 +70,7 @@ def train_model(
 
     Args:
         hardware: the device to use.
-        how: what all runs of the study have in common.
+        how: model, data and number of steps, common to the whole study.
         sizes: sizes of the model.
         numbers: initialisation and learning rate of every parameter.
         lr: the learning rate that is swept.
@@ -135,7 +136,7 @@ def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
             raise
         line = " ".join(str(error).split())[:160]
         raise UsageError(
-            f"the model does not learn {what}, inputs {tuple(x.shape)}: {line}; give other --data"
+            f"the model cannot be trained on {what}, with inputs of shape {tuple(x.shape)}: {line}; give other --data"
         ) from None
 
 

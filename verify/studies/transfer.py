@@ -44,10 +44,11 @@ class Course:
     """How the models of a study are trained.
 
     Attributes:
-        how: what all runs have in common.
-        seeds: one run is trained for each.
+        how: model, data and number of steps, common to all training runs.
+        seeds: the model is trained once for each.
         pool: the processes that train.
-        watch: called with the total cost of all runs, that of the finished ones, and a description of the last one.
+        watch: called after each training run with the cost of all runs, the cost of the finished ones, and a
+            description of the last one.
         store: keeps the losses.
     """
 
@@ -117,7 +118,7 @@ def _build_curve(point: SizedModel, by_rate: Losses) -> LossCurve:
 def train_losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
     """Returns the first and the held-out losses of all seeds, (seeds,) each, for pairs of a model and log2 of a rate.
 
-    A run that occurs several times is trained once.
+    A pair that occurs several times is trained once.
     """
     runs = [(point, x, seed) for point, x in asked for seed in course.seeds]
     keys = [_build_key(course, *run) for run in runs]
@@ -279,7 +280,7 @@ def build_points(
         rates: factors on the learning rates of parameters, by pattern of names.
 
     Raises:
-        UsageError: a pattern that no parameter matches, or as ``Model.numbers``.
+        UsageError: a pattern that no parameter matches; also all errors of ``Model.numbers``.
     """
     along = find_axis(sizes)
     counts = [sum(p.numel() for p in model.build(one, 0).parameters()) for one in sizes]
@@ -349,5 +350,5 @@ def _change_as_json(name: str, change: Change, **more: Any) -> dict[str, Any]:
 
 
 def _name_numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
-    """Maps names to values, with None in place of NaN, which JSON does not have."""
+    """Returns a dict of names and values, with None in place of NaN, which JSON does not have."""
     return dict(zip(names, map(round_for_json, values), strict=True))

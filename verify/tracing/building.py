@@ -16,15 +16,15 @@ from torch.overrides import TorchFunctionMode
 from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
+from .build_checks import check_build_result, check_torch_unpatched, find_optimizers
 from .nodes import Unreadable
-from .returned import check_returned, check_torch, find_optimizers
 
-DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
-"""Default size of each axis when a module is read; any other axis has ``OTHER``."""
-OTHER = 4
-MOST = 32
+DEFAULT_SIZES = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
+"""Default size of each axis when a module is read; any other axis has ``OTHER_DEFAULT_SIZE``."""
+OTHER_DEFAULT_SIZE = 4
+MAX_AXES = 32
 """Maximum number of axes of a module."""
-TOKENS = 5
+GUESSED_TOKENS = 5
 """Number of tokens in a guessed input."""
 NOTHING_GROWS = (
     "no parameter of the model grows, so nothing would change; let build use its argument, such as sizes['N']"
@@ -35,16 +35,16 @@ Build = Callable[[dict[str, int]], Any]
 
 
 class GuessedInput(tuple[Any, ...]):
-    """Positional arguments that were guessed, because ``build`` returned no input."""
+    """The positional arguments of ``forward``, guessed because ``build`` returned no input."""
 
 
 class RequestedSizes(dict[str, int]):
-    """Sizes that record which axes ``build`` reads, and give a default for those that are missing."""
+    """A dict of sizes for a first call of ``build``. It records which axes are read, and has a default for each."""
 
     def __missing__(self, axis: str) -> int:
-        if len(self) >= MOST:
-            raise Unreadable(f"build reads more than {MOST} sizes, the last one {quote_value(axis)}; use fewer")
-        self[axis] = DEFAULTS.get(axis, OTHER)
+        if len(self) >= MAX_AXES:
+            raise Unreadable(f"build reads more than {MAX_AXES} sizes, the last one {quote_value(axis)}; use fewer")
+        self[axis] = DEFAULT_SIZES.get(axis, OTHER_DEFAULT_SIZE)
         return self[axis]
 
     def get(self, axis: str, default: Any = None) -> Any:
@@ -52,7 +52,7 @@ class RequestedSizes(dict[str, int]):
 
 
 class LimitedSizes(dict[str, int]):
-    """Sizes of some axes; ``get(axis, default)`` returns the default for any other axis.
+    """A mapping that hides some axes from ``build``: for these, ``sizes.get(axis, default)`` returns the default.
 
     Attributes:
         sizes: the sizes of all axes.
@@ -84,14 +84,14 @@ class MissingSize(KeyError):
 
 
 class GivenSizes(dict[str, int]):
-    """Sizes whose missing entries raise ``MissingSize``, which names the axis."""
+    """A dict of sizes in which reading a missing axis raises ``MissingSize``; the error names the axis."""
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)
 
 
 LOW_PRECISION = {torch.float32, torch.float16, torch.bfloat16}
-CASTS = {"float", "half", "bfloat16"}
+CAST_METHODS = {"float", "half", "bfloat16"}
 """Names of the tensor methods that cast to ``LOW_PRECISION``."""
 
 
@@ -100,7 +100,7 @@ class _CastToFloat64(TorchFunctionMode):
     float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in CASTS and args:
+        if getattr(func, "__name__", "") in CAST_METHODS and args:
             return args[0].double()
         args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in LOW_PRECISION else x for x in args)
         named = {
@@ -156,8 +156,8 @@ def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tup
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
         raise Unreadable("the model has no parameters; let build return a module with some")
-    check_returned(rest)
-    check_torch()
+    check_build_result(rest)
+    check_torch_unpatched()
     return model, rest
 
 
@@ -215,7 +215,7 @@ def _guess_input(model: nn.Module) -> GuessedInput:
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
+            ids = torch.randint(0, min(module.num_embeddings, 64), (1, GUESSED_TOKENS), generator=generator)
             return GuessedInput((ids,))
         if isinstance(module, nn.Linear):
             return GuessedInput((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))

@@ -43,7 +43,7 @@ class ConfigKinds(ConfigFamily):
             (a width that grows like N_e) or ``table``.
         pattern: maps each key that selects kinds of layers to a function from the number of layers to its value.
         long: keys that set the number of layers.
-        bound: keys that can only be changed together with another key.
+        bound: keys whose number can only be changed together with that of another key.
         mixed: whether some layers have experts and others do not.
         whole: the shapes of the model in its full size.
         short: the shapes of the model with ``PROBED_DEPTH`` layers.

@@ -1,6 +1,6 @@
 """Builds small models for any transformers configuration, by what its numbers were found to mean.
 
-No table of key names is used. Read next: ``sources.py`` (reads the models built here).
+No table of key names is used. Read next: ``model_loading.py`` (reads the models built here).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError, missing_package_error
 
-from .building import DEFAULTS
+from .building import DEFAULT_SIZES
 from .config_kinds import PROBED_DEPTH, SMALL_HEAD, ConfigKinds, list_layer_patterns
 from .config_skeletons import METADATA_KEYS, TABLE_ROWS, Options, TopKSpy, compute_logits, make_inputs
 from .nodes import Unreadable
@@ -143,7 +143,7 @@ class ProbedConfig(ConfigKinds):
             depth = sizes["L"] if deep and "L" in self.axes else self.min_depth
             options = self.choose_options(mine, depth, beside)
             for name, (axis, power) in (constants or {}).items():
-                grown = (sizes[axis] if axis in mine or deep else DEFAULTS[axis]) / DEFAULTS[axis]
+                grown = (sizes[axis] if axis in mine or deep else DEFAULT_SIZES[axis]) / DEFAULT_SIZES[axis]
                 _set_by_path(options, name, beside.constants[name][0] * grown ** float(power))
             return self.build_model(options | dict(instead or {})), make_inputs()
 

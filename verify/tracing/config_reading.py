@@ -24,7 +24,7 @@ from scaling_algebra.spec.powers import Power
 from .building import call_build
 from .config_probing import ConfigDifference, ProbedConfig, probe_config
 from .config_skeletons import mask_numbers
-from .gradients import join_names, roles_of
+from .gradients import join_names, match_roles
 from .models import TracedModel
 from .readings import read_module
 
@@ -117,18 +117,18 @@ def read_probed_config(
     powers = {name: _fit_power(math.log(b / a), *sizes) for name, (a, b) in acting.items()}
     known = {name: power for name, power in powers.items() if power is not None}
 
-    def reading(constants: Mapping[str, tuple[str, Fraction]]) -> TracedModel:
+    def read_with(constants: Mapping[str, tuple[str, Fraction]]) -> TracedModel:
         return read_module(config.make_builder(deep, beside, constants), strict=strict and not constants)
 
-    model = reading(known)
+    model = read_with(known)
     if model.network.unread and known:
-        known = {name: power for name, power in known.items() if not reading({name: power}).network.unread}
-        model = reading(known)
+        known = {name: power for name, power in known.items() if not read_with({name: power}).network.unread}
+        model = read_with(known)
     said = {name: Power.of({axis: p}) for name, (axis, p) in known.items()}
     notes = [("", FACTOR.format(name, *map(quote_value, acting[name]), power)) for name, power in said.items()]
     axis = next((x for x, n in sizes[0].items() if sizes[1].get(x, n) != n), "N")
     for name in [name for name in acting if name not in known]:  # not a factor if any power gives the same equations
-        trial = reading({**known, name: (axis, Fraction(1))})
+        trial = read_with({**known, name: (axis, Fraction(1))})
         if not trial.network.unread and _get_own_factors(trial) == _get_own_factors(model):
             notes.append(("", NO_FACTOR.format(name, *map(quote_value, acting.pop(name)))))
     model = replace(model, notes=[*model.notes, *notes])
@@ -166,14 +166,14 @@ def merge_layer_names(reading: TracedModel) -> TracedModel:
     names = [dict(zip(reading.roles, (mask_numbers(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
     apart = next((x for x in names if len({*x.values()}) == len(x)), {})
 
-    def rename(name: str) -> str:
+    def rename_parameter(name: str) -> str:
         return apart.get(name, mask_numbers(name) if name not in names[0] else name)
 
-    text = re.sub(r'"([^"\n]*)"', lambda found: f'"{rename(found[1])}"', reading.text)
+    text = re.sub(r'"([^"\n]*)"', lambda found: f'"{rename_parameter(found[1])}"', reading.text)
     network = from_toml(text, reading.network.name)
     read = reading.network
     network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
-    spans = {rename(role): x for role, x in reading.spans.items()}
+    spans = {rename_parameter(role): x for role, x in reading.spans.items()}
     return replace(reading, text=text, network=network, spans=spans)
 
 
@@ -194,7 +194,7 @@ def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -
             )[0]
         except UsageError:  # transformers cannot build them
             return f"{said} were not read"
-        roles = roles_of([name for name, _ in dense.named_parameters()], model.network.tensors)
+        roles = match_roles([name for name, _ in dense.named_parameters()], model.network.tensors)
         names = [name for name, found in roles.items() if not found]
         more = f"also have {join_names(names)}, whose numbers plan in Python gives"
         said += f" {more}" if names else " have the same parameters"

@@ -1,4 +1,7 @@
-"""Sums, products and functions of tensors, entry by entry. Read next: ``rules.py``, ``table.py``."""
+"""Builds the graph nodes of elementwise sums, products and functions of tensors.
+
+Read next: ``rules.py`` and ``rule_application.py`` (which calls they stand for).
+"""
 
 from __future__ import annotations
 
@@ -11,104 +14,107 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import NUMBER, View, times
-from .indices import convert_constant, make_fixed_constant, select_entry, varies_along_growing_axis
-from .mixing import find_permuted_pair, signed
+from .equation_constants import convert_constant, make_fixed_constant, varies_along_growing_axis
+from .graph import NUMBER_IN_NAME, View, multiply_factors
 from .nodes import (
-    Centred,
+    CentredSignal,
     Concatenation,
     ContractionNode,
-    Entries,
-    Entrywise,
+    EntrySelection,
     EquationConstant,
     FunctionNode,
     Parameter,
     PartSelector,
+    PerBuild,
     Permutation,
-    SameSize,
-    Scale,
+    SameSizeNode,
+    ScaledSignal,
     Selection,
-    Shift,
+    ShiftedSignal,
     Source,
-    Stopped,
+    StoppedGradient,
     SumNode,
+    TensorFunction,
     TracedNode,
     Unreadable,
-    Vector,
-    asked_once,
+    cache_on_node,
 )
-from .products import SIGNED, act_on_constant, assign_broadcast_keys, assign_labels, contract
-from .reading import Reader
+from .permuted_copies import find_permuted_pair, has_negated_entries
+from .products import NEGATED_COPY, act_on_constant, assign_broadcast_keys, assign_labels, contract_views
+from .reader import Reader
+from .slicing import select_entry
 
-SUMS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
+FIXED_SUM_FUNCTIONS = "centre", "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
-GATES = (
+NORMALISED_GATES = (
     {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
     | {name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")}
     | {"normed_sigmoid_topk": "normed_topk_sigmoid"}
 )
 """Functions of gates, and what they are when they are divided by their sum."""
-TINY = 1e-3
+MAX_EPSILON = 1e-3
 """A constant that is added and is below this guards a division."""
-ROUGHLY = 0.1
+MAX_PEAK_CHANGE = 0.1
 """How much the largest entry of a table of constants may change where an axis doubles, and count as alike: any power
 changes it by more. That of rotary angles comes to 1 from below."""
-EVEN = 0.5
+MIN_RELATIVE_MEAN = 0.5
 """The mean of constants, by their size, below which a sum of what they multiply is not that of what it was."""
-SHARE = 0.2
+MAX_SHARE_CHANGE = 0.2
 """How much the share of entries that a mask keeps may change with the sizes (a triangle keeps (n + 1) / 2 n)."""
-LAW = 6
+STRUCTURE_DEPTH = 6
 """How many nodes deep a structure key goes."""
 
 
-class Cancels(Unreadable):
-    """A difference that may cancel, however the call is read."""
+class PossibleCancellation(Unreadable):
+    """The error for a difference of two signals that may cancel, so that its size is unknown."""
 
 
-def same_size(
+def derive_same_size(
     reader: Reader,
     x: View,
-    exact: Entrywise,
-    kind: type[TracedNode] = SameSize,
+    value_function: TensorFunction,
+    kind: type[TracedNode] = SameSizeNode,
     entrywise: bool = False,
     **fields: Any,
 ) -> View:
-    """Return a tensor that is made of another one and has its size.
+    """Return the view of a tensor that is computed from another one and is as large (in powers of the sizes).
 
     Args:
-        exact: Returns the value from that of x, in the dimensions of the view.
-        kind: ``Shift``, ``SameSize`` or a subclass of it.
-        entrywise: Whether ``exact`` acts on every entry, whatever the shape.
+        value_function: Computes the value of the tensor from that of x, in the dimensions of the view.
+        kind: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
+        entrywise: Whether ``value_function`` acts on every entry, whatever the shape.
         fields: Other attributes of the node.
     """
-    made = exact if entrywise else (lambda v: x.from_torch(exact(x.to_torch(v)), v))
-    return View(x.node.derive(kind, reader.where, exact=made, entrywise=entrywise, **fields), x.dims)
+    made = value_function if entrywise else (lambda v: x.from_torch(value_function(x.to_torch(v)), v))
+    return View(x.node.derive(kind, reader.where, value_function=made, entrywise=entrywise, **fields), x.dims)
 
 
-def function_of(
+def apply_function(
     reader: Reader,
     name: str,
     x: View,
-    exact: Entrywise,
+    value_function: TensorFunction,
     over: tuple[int, ...] = (),
     kind: type[FunctionNode] = FunctionNode,
     **fields: Any,
 ) -> View:
-    """Return a function of a signal.
+    """Return the view of a function of a signal.
 
     Args:
-        exact: Returns its value from that of the node of x.
-        over: The slots that it goes along; none where it acts entry by entry.
+        value_function: Computes the value of the function from the value of the node of x.
+        over: The dimensions of the node (slots) along which it acts, as a norm does; empty if it is elementwise.
         kind: The class of the node.
         fields: Other attributes of the node.
     """
-    if signed(x.node):
-        raise reader.fail(SIGNED)
-    return View(x.node.derive(kind, reader.where, name=name, over=over, exact=exact, **fields), x.dims)
+    if has_negated_entries(x.node):
+        raise reader.fail(NEGATED_COPY)
+    return View(
+        x.node.derive(kind, reader.where, name=name, over=over, value_function=value_function, **fields), x.dims
+    )
 
 
-def added(reader: Reader, views: Sequence[View]) -> View:
-    """Return a sum, entry by entry.
+def add_views(reader: Reader, views: Sequence[View]) -> View:
+    """Return the view of the elementwise sum of some views.
 
     Raises:
         Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
@@ -119,15 +125,17 @@ def added(reader: Reader, views: Sequence[View]) -> View:
         return add_constant(reader, x, c)
     if any(_has_negative(v.node) for v in views):
         if (left := _merge_terms(reader, views)) is not None:
-            return added(reader, left) if len(left) > 1 else left[0]
+            return add_views(reader, left) if len(left) > 1 else left[0]
         _check_cancels(reader, views)
     if find_permuted_pair([v.node for v in views]):
         raise reader.fail(
             "adds a signal to a permuted copy of itself, which is not a rotation; equations cannot express this"
         )
-    if any(not v.node.weight for v in views):
+    if any(not v.node.is_weight for v in views):
         views = [
-            act_on_constant(reader, v) if v.node.weight and not isinstance(below_same_size(v.node), Parameter) else v
+            act_on_constant(reader, v)
+            if v.node.is_weight and not isinstance(skip_same_size_nodes(v.node), Parameter)
+            else v
             for v in views
         ]
     _, classes, terms, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
@@ -137,7 +145,9 @@ def added(reader: Reader, views: Sequence[View]) -> View:
 
 
 def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
-    """Return the terms of a sum, each once, if a signal is both added and subtracted in it; else None.
+    """Return the terms of a sum without those that cancel exactly, if a signal is both added and subtracted in it.
+
+    Returns None if no signal is both added and subtracted.
 
     Example: ``(a + b) - (a - c)  ->  b, c``.
 
@@ -145,9 +155,9 @@ def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
         Cancels: No term is left.
     """
     _, classes, sources, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
-    found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
+    found: dict[Any, tuple[TracedNode, list[PerBuild]]] = {}
     for node, mine in sources:
-        for term, labels, factor, _ in _terms(node, tuple(order.index(x) for x in mine)):
+        for term, labels, factor, _ in _iterate_terms(node, tuple(order.index(x) for x in mine)):
             found.setdefault((term.number, labels), (term, []))[1].append(factor or (1.0,) * reader.builds)
     if not any(min(f[0] for f in factors) < 0 < max(f[0] for f in factors) for _, factors in found.values()):
         return None
@@ -159,96 +169,113 @@ def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
             view = View(
                 term, [tuple(at.get(e, classes[order[e]]) if isinstance(e, int) else e for e in d) for d in dims]
             )
-            made.append(view if {*number} == {1} else scaled(reader, view, reader.numbers(number)))
+            made.append(view if {*number} == {1} else scale_view(reader, view, reader.make_scalar(number)))
     if not made:
-        raise Cancels(str(reader.fail("a sum that cancels, and the equations have no signs")))
+        raise PossibleCancellation(str(reader.fail("a sum that cancels, and the equations have no signs")))
     return made
 
 
 def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
-    """Check that no two terms of a sum that have the same structure have opposite signs.
+    """Check that a sum has no two terms of opposite sign that are computed in the same way, since they may cancel.
 
-    The difference of two functions of one signal is accepted where it has all the powers that they have.
+    The difference of two functions of one signal is accepted if, as a polynomial, it has all powers that they have.
 
     Raises:
         Cancels: Two terms may cancel.
     """
     laws = [
         {
-            (structure_key(t), bool(f) and f[0] < 0, (stops, structure_key(t, looks=False)))
-            for t, _, f, stops in _terms(v.node, alike=True)
+            (compute_structure_key(t), bool(f) and f[0] < 0, (stops, compute_structure_key(t, ignore_stops=False)))
+            for t, _, f, stops in _iterate_terms(v.node, through_functions=True)
         }
         for v in views
     ]
     for one, other in combinations(laws, 2):
         pairs = [(x[2], y[2]) for x in one for y in other if x[0] == y[0] and x[1] != y[1]]
         if any(x != y for x, y in pairs):
-            raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
-        if pairs and not reader.regions.keeps(reader.call):
+            raise PossibleCancellation(
+                str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs"))
+            )
+        if pairs and not reader.known_functions.keeps_all_powers(reader.call):
             why = "a difference of two signals of one law may cancel, and the equations have no signs"
-            raise Cancels(str(reader.fail(why)))
+            raise PossibleCancellation(str(reader.fail(why)))
 
 
-def _terms(
-    node: TracedNode, labels: tuple[int, ...] = (), factor: Vector = (), alike: bool = False, stops: bool = False
-) -> Iterator[tuple[TracedNode, tuple[int, ...], Vector, bool]]:
-    """Yield the terms of a sum of sums.
+def _iterate_terms(
+    node: TracedNode,
+    labels: tuple[int, ...] = (),
+    factor: PerBuild = (),
+    through_functions: bool = False,
+    stops: bool = False,
+) -> Iterator[tuple[TracedNode, tuple[int, ...], PerBuild, bool]]:
+    """Yield the terms of a sum whose terms may be sums themselves.
 
     Args:
-        labels: Label of each slot of the node.
-        alike: Whether to look behind functions and constants that leave a structure key as it is, too.
+        labels: Label of each dimension (slot) of the node.
+        through_functions: Whether to go on below functions and constants that do not change a structure key
+            (``compute_structure_key``), too.
 
     Yields:
         The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
     """
     labels = labels or node.slots
-    stopped, into = isinstance(node, Stopped), node.sources[:1]
-    if (known := _multiple(node)) is not None:
+    stopped, into = isinstance(node, StoppedGradient), node.sources[:1]
+    if (known := _find_multiple(node)) is not None:
         source, more = known
-        factor, into = times(factor, more), (source,)
-    elif isinstance(node, SumNode) and (alike or node.exact is None):
+        factor, into = multiply_factors(factor, more), (source,)
+    elif isinstance(node, SumNode) and (through_functions or node.value_function is None):
         into = node.sources
-    elif not (alike and isinstance(node, SameSize | Shift | Stopped | Centred)):
+    elif not (through_functions and isinstance(node, SameSizeNode | ShiftedSignal | StoppedGradient | CentredSignal)):
         yield node, labels, factor, stops
         return
     for child, own in into:
-        yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+        yield from _iterate_terms(child, tuple(labels[x] for x in own), factor, through_functions, stops or stopped)
 
 
-@asked_once
+@cache_on_node
 def _has_negative(node: TracedNode) -> bool:
-    """Return whether a signal, or a term of the sum that it is, has a negative factor."""
-    known = _multiple(node)
-    through = known is not None or isinstance(node, SameSize | SumNode | Shift | Stopped | Centred)
+    """Return whether a signal has a negative factor, or, if it is a sum, whether one of its terms has."""
+    known = _find_multiple(node)
+    through = known is not None or isinstance(
+        node, SameSizeNode | SumNode | ShiftedSignal | StoppedGradient | CentredSignal
+    )
     negative = known is not None and bool(known[1]) and known[1][0] < 0
     return negative or (through and any(map(_has_negative, node.children)))
 
 
-def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
-    """Return the source that a signal is a multiple of, and the factor at every build (empty for 1); None if it is
-    none."""
-    if isinstance(node, Scale):
+def _find_multiple(node: TracedNode) -> tuple[Source, PerBuild] | None:
+    """Return the node and the factor (at every build, empty for 1) of which a signal is the product; None for others.
+
+    ``3 * x  ->  (x, (3, 3, ...))``
+    """
+    if isinstance(node, ScaledSignal):
         return node.sources[0], node.factor
     signals = [s for s in node.sources if not isinstance(s[0], EquationConstant) or s[0].indices]
-    if not isinstance(node, ContractionNode) or node.exact is not None or len(signals) != 1:
+    if not isinstance(node, ContractionNode) or node.value_function is not None or len(signals) != 1:
         return None
     ((signal, mine),) = signals
     if sorted(mine) != sorted(node.out):
         return None
     constants = prod(float(c.value) for c in node.children if isinstance(c, EquationConstant) and c is not signal)
     number = (constants,) * len(next(iter(node.labels.values())).sizes) if constants != 1 and node.labels else ()
-    return (signal, tuple(map(node.out.index, mine))), times(number, node.factor)
+    return (signal, tuple(map(node.out.index, mine))), multiply_factors(number, node.factor)
 
 
 def add_constant(reader: Reader, x: View, by: View) -> View:
-    """Return a signal with a constant added. A mask is left out with a note; other constants stay in the graph."""
+    """Return the sum of a signal and a constant.
+
+    A small positive number (the epsilon of a norm) is omitted, and so is a mask of scores (0 and large negative
+    numbers), the latter with a note.
+    """
     c = by.values[0]
     number = float(c) if c.numel() == 1 else None
-    y = spread(x, by)
+    y = add_broadcast_dims(x, by)
     if not any(bool(v.any()) for v in by.values):
         return y
-    made = partial(same_size, reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
-    if number is not None and 0 < number <= TINY:
+    made = partial(
+        derive_same_size, reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None
+    )
+    if number is not None and 0 < number <= MAX_EPSILON:
         return made()
     kept = [v == 0 for v in by.values]
     masks = all(bool((k | (v < -1e3)).all()) for k, v in zip(kept, by.values, strict=True))
@@ -257,7 +284,7 @@ def add_constant(reader: Reader, x: View, by: View) -> View:
         return made(note="a mask is left out")
     if not (frozen := varies_along_growing_axis(by)):
         convert_constant(reader, by)  # one that equations can say
-    return made(kind=Shift, values=by.values, frozen=frozen)
+    return made(kind=ShiftedSignal, values=by.values, frozen=frozen)
 
 
 def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
@@ -267,171 +294,192 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
         Unreadable: it does not.
     """
     shares = [float(mask.double().mean()) for mask in masks]
-    if max(shares) - min(shares) > SHARE:
+    if max(shares) - min(shares) > MAX_SHARE_CHANGE:
         raise reader.fail(f"a mask that keeps {min(shares):.2g} to {max(shares):.2g} of the entries, by size")
 
 
-def spread(x: View, like: View) -> View:
-    """Return a view with the dimensions that a constant has beyond those of the signal."""
+def add_broadcast_dims(x: View, like: View) -> View:
+    """Return the view of a signal broadcast to the dimensions of a constant that has more dimensions."""
     n = max(len(x.dims), len(like.dims))
     dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
 
 
-def structure_key(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
-    """Return a key that two signals have in common if they are computed alike, so that their difference may cancel.
+def compute_structure_key(
+    node: TracedNode, with_names: bool = True, depth: int = STRUCTURE_DEPTH, ignore_stops: bool = True
+) -> Any:
+    """Return a key that is equal for two signals that are computed in the same way, so that their difference may
+    cancel.
 
-    Names of parameters are left out behind functions: two functions of signals that are computed alike have their mean
-    in common. A stop of the gradient (if ``looks``) and the subtraction of a mean leave the key as it is.
+    Inside functions, names of parameters do not count: relu(A x) and relu(B x) are computed in the same way, and their
+    means cancel in a difference. Stopped gradients (if ``ignore_stops``) and subtracted means do not change the key.
     """
-    node = below_same_size(node)
-    while isinstance(node, Centred) or (looks and isinstance(node, Stopped)):
-        node = below_same_size(node.source)
+    node = skip_same_size_nodes(node)
+    while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):
+        node = skip_same_size_nodes(node.source)
     if isinstance(node, Parameter):
-        return node.name if named else ""
-    named = named and not isinstance(node, FunctionNode)
+        return node.name if with_names else ""
+    with_names = with_names and not isinstance(node, FunctionNode)
     return (
         type(node),
         node.label,
-        tuple(structure_key(c, named, depth - 1, looks) for c in node.children) if depth else (),
+        tuple(compute_structure_key(c, with_names, depth - 1, ignore_stops) for c in node.children) if depth else (),
     )
 
 
-def multiplied(reader: Reader, a: View, b: View) -> View:
-    """Return a product, entry by entry. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
+def multiply_views(reader: Reader, a: View, b: View) -> View:
+    """Return the view of an elementwise product. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
     if a.is_constant or b.is_constant:
-        return scaled(reader, b, a) if a.is_constant else scaled(reader, a, b)
+        return scale_view(reader, b, a) if a.is_constant else scale_view(reader, a, b)
     for x, y in ((a, b), (b, a)):
-        if isinstance(x.node, Shift):  # (x + c) y = x y + c y
+        if isinstance(x.node, ShiftedSignal):  # (x + c) y = x y + c y
             inner = View(x.node.source, x.dims)
-            return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.values))])
-    return contract(reader, *assign_broadcast_keys([a, b]))
+            return add_views(
+                reader, [multiply_views(reader, inner, y), scale_view(reader, y, reader.make_constant(x.node.values))]
+            )
+    return contract_views(reader, *assign_broadcast_keys([a, b]))
 
 
-def scaled(reader: Reader, x: View, by: View) -> View:
-    """Return a signal times constants. A number that changes with the sizes is a factor; others keep the size."""
+def scale_view(reader: Reader, x: View, by: View) -> View:
+    """Return the view of a signal times a constant.
+
+    A number that differs between builds becomes a factor (a power of the sizes). Any other constant leaves the size of
+    the signal unchanged.
+    """
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
-        return reader.constant(reader.values[0])
-    f = below_same_size(x.node)
-    if isinstance(f, Selection) and (entry := _where_chosen(reader, x, values[0])) is not None:
+        return reader.make_constant(reader.values[0])
+    f = skip_same_size_nodes(x.node)
+    if isinstance(f, Selection) and (entry := _select_chosen_value(reader, x, values[0])) is not None:
         return entry
     keys = range(len(x.dims))
     c, first = values[0], most[0]
-    alike = all(abs(m - first) <= (1e-6 if c.numel() == 1 else ROUGHLY) * first for m in most)
+    alike = all(abs(m - first) <= (1e-6 if c.numel() == 1 else MAX_PEAK_CHANGE) * first for m in most)
     if c.numel() == 1:
         number = tuple(float(v) for v in values)
         if not alike:
             inside = _push_factor(x.node, number)
-            return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
+            return contract_views(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
-        return same_size(reader, x, lambda v: v * number[0], Scale, entrywise=True, factor=number)
+        return derive_same_size(reader, x, lambda v: v * number[0], ScaledSignal, entrywise=True, factor=number)
     if not alike:
-        x = contract(reader, [(x, keys)], keys, most)
+        x = contract_views(reader, [(x, keys)], keys, most)
         c, first = c / first, 1.0
     peaks = [m / float(v.square().mean().sqrt()) for m, v in zip(most, values, strict=True)]
     if max(peaks) > 1.2 * min(peaks):
         raise reader.fail("multiplies by a constant whose large entries become rarer with size; no equation says this")
-    wide = spread(x, by)
-    if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
-        return contract(
-            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
-        )  # of each entry there are several
-    kept = _kept_sum(x.node)
-    if any(
-        n > 1 and kept & {*wide.dims[d - c.dim()]} and bool((c.diff(dim=d) != 0).any()) for d, n in enumerate(c.shape)
-    ):
-        return contract(
-            reader, *assign_broadcast_keys([convert_constant(reader, by), x])
-        )  # these sum to what they did not
+    wide = add_broadcast_dims(x, by)
+    kept = _find_fixed_sum_slots(x.node)
+    for d, n in enumerate(c.shape):
+        dim = wide.dims[d - c.dim()]
+        repeats = not all(isinstance(e, int) for e in dim)  # each entry gets several multiples
+        weighs = bool(kept.intersection(dim)) and bool((c.diff(dim=d) != 0).any())  # the sum is not fixed any more
+        if n > 1 and (repeats or weighs):
+            return contract_views(reader, *assign_broadcast_keys([convert_constant(reader, by), x]))
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
-    reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
-    made = partial(same_size, reader, wide, lambda v: v * c.to(v.dtype), note=note)
-    if abs(float(c.double().mean())) < EVEN * float(c.double().square().mean().sqrt()) and not x.node.weight:
+    reader.omitted_factors.add((NUMBER_IN_NAME.sub("*", reader.where), round(first, 9)))
+    made = partial(derive_same_size, reader, wide, lambda v: v * c.to(v.dtype), note=note)
+    even = abs(float(c.double().mean())) < MIN_RELATIVE_MEAN * float(c.double().square().mean().sqrt())
+    if even and not x.node.is_weight:
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
-        if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
+        if along and not any(wide.get_index(e).fixed for dim in along for e in dim):  # no table of angles by position
             return made(kind=Permutation, signed=True)
     return made()
 
 
-def _kept_sum(node: TracedNode) -> set[int]:
-    """Return the slots along which a signal sums to one or to zero, whatever it is made of."""
-    node = below_same_size(node)
-    return {*node.over} if node.label in SUMS else set()
+def _find_fixed_sum_slots(node: TracedNode) -> set[int]:
+    """Return the dimensions (slots) along which a signal always sums to one or to zero, as after a softmax."""
+    node = skip_same_size_nodes(node)
+    return {*node.over} if node.label in FIXED_SUM_FUNCTIONS else set()
 
 
-def _push_factor(node: TracedNode, factor: Vector) -> TracedNode | None:
-    """Return a sum of products with a factor in each product of two signals that sums over an axis that grows.
+def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
+    """Multiply a sum by a factor that is put into its terms.
+
+    In each term, the factor goes to a product of two signals that sums over a growing axis.
 
     Returns:
-        The sum, or None if some term has no such product.
+        The node of the sum, or None if some term has no such product.
     """
-    if node.weight or not (
-        isinstance(node, Entries) or (isinstance(node, SumNode | ContractionNode) and node.exact is None)
+    if node.is_weight or not (
+        isinstance(node, EntrySelection)
+        or (isinstance(node, SumNode | ContractionNode) and node.value_function is None)
     ):
         return None
     signals = [k for k, c in enumerate(node.children) if not isinstance(c, EquationConstant)]
     if isinstance(node, ContractionNode):
         if any(not index.fixed for x, index in node.labels.items() if x not in node.out):
-            taken = len(signals) > 1 and not any(c.weight for c in node.children)
-            return node.but(factor=times(node.factor, factor), call=None) if taken else None
+            taken = len(signals) > 1 and not any(c.is_weight for c in node.children)
+            return node.copy_with(factor=multiply_factors(node.factor, factor), call=None) if taken else None
         if len(signals) > 1:  # one factor of it has the number
             signals = [k for k in signals if _push_factor(node.children[k], factor)][:1]
     made = {k: _push_factor(node.children[k], factor) for k in signals}
     if None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
-    return node.but(sources=sources, call=None, part=None)
+    return node.copy_with(sources=sources, call=None, part=None)
 
 
-def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
-    """Values of the chosen where one expert is, or where each is (an identity matrix): that value, or that of each;
-    of zeros nothing is left but their dimension."""
+def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
+    """Reads a selection times a constant of zeros and ones that picks one expert, or each one in turn.
+
+    ``gates * one_hot[2]  ->  gates[2]``; ``gates[:, None] * eye  ->`` the gates along the last dimension.
+
+    Args:
+        reader: the reader.
+        x: the selection.
+        c: the constant at the first build.
+
+    Returns:
+        The view, or None if the constant is neither a one-hot vector nor an identity matrix.
+    """
     along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
     dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
     if not along or not dims[d := along[0]] or not set(c.unique().tolist()) <= {0, 1}:
         return None
     row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
     if len(along) == 1 and row.sum() == 1:
-        y = select_entry(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
+        y = select_entry(reader, View(x.node, dims), d, reader.repeat_per_build(int(row.argmax())))
         return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
     if along[1:] == [last] and not dims[last]:
         return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
     return None
 
 
-def cat_as_sum(reader: Reader, x: View) -> View:
-    """Return a concatenation of equal parts along an axis that grows as a sum of its parts, each times a constant that
-    says which it is. Return any other tensor as it is."""
+def convert_cat_to_sum(reader: Reader, x: View) -> View:
+    """Write a concatenation along a growing axis as a sum of its parts, each times a constant that marks its place.
+
+    This needs parts of equal length; any other tensor is returned unchanged.
+    """
     if not isinstance(node := x.node, Concatenation):
         return x
     slot = node.slot
-    whole, n = node.indices[slot].root().sizes, len(node.indices)
-    sizes = {View(part, [tuple(_at(own, slot))]).sizes(0, reader.builds) for part, own in node.sources}
+    whole, n = node.indices[slot].find_root().sizes, len(node.indices)
+    sizes = {View(part, [tuple(_find_slots(own, slot))]).get_sizes(0, reader.builds) for part, own in node.sources}
     count, size = whole[0] // min(sizes)[0], min(sizes)
     if len(sizes) > 1 or whole != tuple(count * k for k in size):
         return x
-    terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
+    terms, (which,) = [], reader.make_indices(reader.repeat_per_build(count))
     for (part, own), begin in zip(node.sources, node.begins, strict=True):
         one = make_fixed_constant(
             reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)], PartSelector
         )
-        operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
-        terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))
-    y = added(reader, terms) if len(terms) > 1 else terms[0]
+        operands = (one, ["which"]), (View(part, [tuple(_find_slots(own, d)) for d in range(n)]), range(n))
+        terms.append(contract_views(reader, operands, [*range(slot), "which", *range(slot, n)]))
+    y = add_views(reader, terms) if len(terms) > 1 else terms[0]
     of = [*y.dims[:slot], y.dims[slot] + y.dims[slot + 1], *y.dims[slot + 2 :]]
     return View(y.node, [tuple(f for e in dim for f in (of[e] if isinstance(e, int) else [e])) for dim in x.dims])
 
 
-def _at(labels: Sequence[int], label: int) -> list[int]:
-    """Return the slots of a source that have a label."""
+def _find_slots(labels: Sequence[int], label: int) -> list[int]:
+    """Return the dimensions (slots) of a source that carry a given label."""
     return [k for k, x in enumerate(labels) if x == label]
 
 
-def below_same_size(node: TracedNode) -> TracedNode:
-    """Return the node below those that have its size."""
-    while isinstance(node, SameSize) and len(node.indices) == len(node.source.indices):
+def skip_same_size_nodes(node: TracedNode) -> TracedNode:
+    """Return the node that is left after nodes which only copy the size of their source are skipped."""
+    while isinstance(node, SameSizeNode) and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

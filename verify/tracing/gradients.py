@@ -16,7 +16,7 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizer_reading import parameter_of
 
-from .recording import find_output, leaves
+from .recording import find_output, iterate_leaves
 
 FROZEN = "frozen: no rate"
 UNREACHED = "it receives no gradient from the output and is treated as frozen"
@@ -25,16 +25,16 @@ NO_GRADIENT = "it receives no gradient from the module's output; no numbers are 
 TRAINING = "it acts only in training mode, or in a loss other than the output; that part of the module is not read"
 """The note on a parameter that trains although the output in evaluation mode does not depend on it."""
 MIXED = "frozen in only some layers or experts; its numbers are derived as if all trained"
-NAMED = 6
+MAX_LISTED_NAMES = 6
 """Maximum number of parameters that one line names."""
 
 
-def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def match_roles(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Matches the parameters of a module with those of a reading: each has one name there, or one for each of its
     parts.
 
     Examples:
-        >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
+        >>> match_roles(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
         {'experts.3.up': ('experts.*.up',), 'qkv': ('qkv[0]', 'qkv[1]'), 'spare': ()}
     """
     patterns = {role: re.escape(parameter_of(role)).replace(r"\*", r"\d+") for role in roles}
@@ -88,7 +88,7 @@ def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callabl
     """
     named = dict(model.named_parameters())
     try:
-        outs = [x.sum() for x in leaves(run(model.train()), torch.Tensor) if x.requires_grad] if names else []
+        outs = [x.sum() for x in iterate_leaves(run(model.train()), torch.Tensor) if x.requires_grad] if names else []
         grads = torch.autograd.grad(outs, [named[x] for x in names], allow_unused=True) if outs else []
     except Exception:  # the module does not run like this in training mode, so nothing is known
         return []
@@ -102,11 +102,11 @@ def explain_missing(found: Mapping[str, str], roles: Sequence[str]) -> dict[str,
         found: the result of ``explain_untrained``.
         roles: the parameter names of the reading.
     """
-    of = roles_of(found, roles)
+    of = match_roles(found, roles)
     return {name: x if x in (FROZEN, TRAINING) else NO_GRADIENT for name, x in found.items() if not of[name]}
 
 
-def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def find_frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Returns the tensors of a reading of which no parameter trains, and the notes on parameters that do not train.
 
     Args:
@@ -116,7 +116,7 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
     Returns:
         The frozen tensors, and the notes as (names, note).
     """
-    of, still = roles_of(found, roles), {FROZEN, UNREACHED}
+    of, still = match_roles(found, roles), {FROZEN, UNREACHED}
     by_role: dict[str, set[str]] = {}
     said: dict[str, dict[str, None]] = {}
     for name, state in found.items():
@@ -136,4 +136,6 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
 def join_names(names: Iterable[str]) -> str:
     """Joins names with commas: the first six, and the number of the others."""
     names = list(names)
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (
+        f" and {len(names) - MAX_LISTED_NAMES} more" if names[MAX_LISTED_NAMES:] else ""
+    )

@@ -1,7 +1,7 @@
-"""Views of nodes as torch tensors, and changes of whole graphs.
+"""Represents torch tensors as views of graph nodes, and rewrites whole graphs.
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
-sizes of a class over all builds say its axis. Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
@@ -14,42 +14,54 @@ from typing import Any
 
 from torch import Tensor
 
-from .nodes import ConstantNode, ContractionNode, FunctionNode, IndexClass, Pick, Sizes, TracedNode, Vector, join, walk
+from .nodes import (
+    ConstantNode,
+    ContractionNode,
+    EntryPick,
+    FunctionNode,
+    IndexClass,
+    PerBuild,
+    Sizes,
+    TracedNode,
+    join_indices,
+    walk_graph,
+)
 
-NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
+NUMBER_IN_NAME = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
 
 
-def times(a: Vector, b: Vector) -> Vector:
+def multiply_factors(a: PerBuild, b: PerBuild) -> PerBuild:
     """Return the product of two factors, each a number at every build; an empty one is 1."""
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
-def rebuild(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
+def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
     """Return the graph with ``change`` applied to every node, after it was applied to the sources of the node."""
     made: dict[int, TracedNode] = {}
-    for node in walk(root):
+    for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
-        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-        made[node.number] = change(node if alike else node.but(sources=sources))
+        made[node.number] = change(node.with_sources(sources))
     return made[root.number]
 
 
-def without(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
-    """Return the indices without that of a slot."""
+def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
+    """Return a list of indices without the one at position ``slot``."""
     return [x for k, x in enumerate(indices) if k != slot]
 
 
-def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
-    """Return a node of which one slot became several or none, because it did so in every source that has it.
+def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
+    """Replace one dimension (slot) of a node by several or none, by changing it in every source that has it.
 
     Args:
-        change: Takes a source and its slot, and returns the source in which other slots stand in its place.
+        node: The node.
+        slot: The dimension to replace.
+        change: Returns a changed source, given the source and its dimension.
     """
     mine = slot
     if isinstance(node, ContractionNode):
         mine = node.out[slot]
-    elif isinstance(node, Pick):
+    elif isinstance(node, EntryPick):
         mine += slot >= node.slot
     made, found = [], list[IndexClass]()
     for c, labels in node.sources:
@@ -58,7 +70,7 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
             here = c.indices[at : at + 1 + len(c.indices) - before]
             found = found or here
             for a, b in zip(found, here, strict=True):
-                join(a, b)
+                join_indices(a, b)
         made.append((c, labels))
     count, rest = len(found), len(found) - 1
     fresh = [mine + k for k in range(count)]
@@ -66,22 +78,22 @@ def push_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], T
     if isinstance(node, ContractionNode):
         fresh, rest = [max(node.labels) + 1 + k for k in range(count)], 0
 
-    def spread(labels: Sequence[int]) -> tuple[int, ...]:
+    def replace_label(labels: Sequence[int]) -> tuple[int, ...]:
         return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
 
     if isinstance(node, ContractionNode):
         kept = {x: index for x, index in node.labels.items() if x != mine}
-        more |= {"out": spread(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
+        more |= {"out": replace_label(node.out), "labels": kept | dict(zip(fresh, found, strict=True))}
     elif isinstance(node, FunctionNode):
-        more["over"] = moved(node.over, slot, count)
-    elif isinstance(node, Pick):
+        more["over"] = shift_slots(node.over, slot, count)
+    elif isinstance(node, EntryPick):
         more["slot"] = node.slot + rest * (node.slot > mine)
     indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
-    return node.but(sources=tuple((c, spread(labels)) for c, labels in made), indices=indices, **more)
+    return node.copy_with(sources=tuple((c, replace_label(labels)) for c, labels in made), indices=indices, **more)
 
 
-def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
-    """Return slots as they are where so many stand in the place of one."""
+def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
+    """Return the new numbers of dimensions after dimension ``slot`` was replaced by ``count`` dimensions."""
     return tuple(
         y
         for x in slots
@@ -89,8 +101,8 @@ def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
     )
 
 
-def wiring(node: TracedNode) -> tuple[Any, ...]:
-    """Return how a node reads its sources, the labels of a product numbered in the order in which they come."""
+def describe_wiring(node: TracedNode) -> tuple[Any, ...]:
+    """Return a description of how a node reads its sources; equal for two nodes that differ only in names of labels."""
     if not isinstance(node, ContractionNode):
         return tuple(labels for _, labels in node.sources)
     names: dict[int, int] = {}
@@ -103,11 +115,12 @@ Dims = list[tuple[int | IndexClass, ...]]
 
 @dataclass
 class View:
-    """A torch tensor.
+    """A torch tensor as a view of a graph node.
 
     Attributes:
-        node: The node that it is a view of.
-        dims: For each dimension the slots of the node, or the index classes along which the node repeats.
+        node: The node.
+        dims: For each dimension of the tensor, the dimensions (slots) of the node that make it up, slowest first; an
+            index class stands for a dimension along which the node is repeated.
     """
 
     node: TracedNode
@@ -124,17 +137,17 @@ class View:
         assert isinstance(self.node, ConstantNode)
         return self.node.values
 
-    def with_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
-        """Return the view with other dimensions in the place of one."""
+    def replace_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
+        """Return the view with dimension d replaced by other dimensions."""
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
-    def index(self, entry: int | IndexClass) -> IndexClass:
+    def get_index(self, entry: int | IndexClass) -> IndexClass:
         """Return the index class of an entry of ``dims``."""
-        return (self.node.indices[entry] if isinstance(entry, int) else entry).root()
+        return (self.node.indices[entry] if isinstance(entry, int) else entry).find_root()
 
-    def sizes(self, dim: int, builds: int) -> Sizes:
+    def get_sizes(self, dim: int, builds: int) -> Sizes:
         """Return the size of a dimension at every build."""
-        sizes = [self.index(e).sizes for e in self.dims[dim]]
+        sizes = [self.get_index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds
 
     def to_torch(self, value: Tensor) -> Tensor:
@@ -144,7 +157,7 @@ class View:
         for k, e in enumerate(entries):
             if not isinstance(e, int):
                 value = value.unsqueeze(k)
-        whole = [value.shape[k] if isinstance(e, int) else self.index(e).sizes[0] for k, e in enumerate(entries)]
+        whole = [value.shape[k] if isinstance(e, int) else self.get_index(e).sizes[0] for k, e in enumerate(entries)]
         value, at, shape = value.expand(whole), 0, []
         for dim in self.dims:
             shape.append(prod(whole[at : at + len(dim)]))
@@ -158,7 +171,7 @@ class View:
             like: A tensor of the shape of the node's value.
         """
         entries = [e for dim in self.dims for e in dim]
-        whole = [like.shape[e] if isinstance(e, int) else self.index(e).sizes[0] for e in entries]
+        whole = [like.shape[e] if isinstance(e, int) else self.get_index(e).sizes[0] for e in entries]
         value = value.reshape(whole)
         for k in reversed(range(len(entries))):
             if not isinstance(entries[k], int):

@@ -21,14 +21,14 @@ from scaling_algebra.dynamics.quantities import list_quantities
 from scaling_algebra.errors import UsageError
 
 from .building import Inputs, in_float64
-from .gradients import roles_of
+from .gradients import match_roles
 from .models import TracedModel
-from .recording import Recording, Ref, TorchCall, record, refs
+from .recording import Recording, TensorRef, TorchCall, iterate_refs, record_forward
 
 NO_VALUES: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
 """Name of the module's output, and suffix of updates."""
-PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
+PRODUCT_PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
 """Parts of a product and their names in the engine. A product with the data has no propagating part, so both updates
 are equal."""
 DATA_READERS = ("embedding",)
@@ -38,7 +38,7 @@ DATA_READERS = ("embedding",)
 def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
     """Returns the parameters of a module to which a parameter name of its reading refers."""
     named = dict(model.named_parameters())
-    return [named[name].detach() for name, roles in roles_of(named, [role]).items() if roles]
+    return [named[name].detach() for name, roles in match_roles(named, [role]).items() if roles]
 
 
 class TrainingWatch:
@@ -65,18 +65,18 @@ class TrainingWatch:
         self.first, self.read_as_signals = self._record(), dict[tuple[str, str, int], list[int]]()
         self._multiples = dict[tuple[str, int], bool]()
         self.weights, self.chosen, self.products = self._classify_tensors()
-        self.roles = roles_of(self.products, traced.network.tensors)
+        self.roles = match_roles(self.products, traced.network.tensors)
         self.makers = {
             x: call
             for call in self.first.calls
             for x in _list_numbers(call.result)
-            if x not in _list_numbers(_get_inputs(call))
+            if x not in [r.number for r in call.iterate_inputs()]
         }  # a tensor that is returned unchanged or changed in place keeps its maker
 
     def _record(self) -> Recording:
         """Records a forward pass of the module as it is now."""
         with in_float64():
-            return record(self.model, *self.inputs, strict=False)
+            return record_forward(self.model, *self.inputs, strict=False)
 
     def _classify_tensors(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
         """Classifies the tensors of the first recording; returns ``weights``, ``chosen`` and ``products``."""
@@ -86,8 +86,8 @@ class TrainingWatch:
         norms: dict[int, frozenset[str]] = {}  # signals made of parameters alone, with the names of these
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
-            mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
-            acted, made = [x for x in mine if x in signals], list(refs(call.result))
+            mine = dict.fromkeys(r.number for r in call.iterate_inputs())
+            acted, made = [x for x in mine if x in signals], list(iterate_refs(call.result))
             held = [x for x in mine if x in weights]
             if held and made and not acted:
                 bent = [x for x in held if not (self.traced.network.unread or _is_affine(call, x, run))]
@@ -133,7 +133,7 @@ class TrainingWatch:
             return dict.fromkeys([*updates, *map(_name_output, self._module_outputs), OUTPUT], ())
         table = list_quantities(network)
         for key, outs in self._product_signals.items():
-            for part, names in PARTS.items():
+            for part, names in PRODUCT_PARTS.items():
                 known = [next((f"{out}.{x}" for x in names if f"{out}.{x}" in table), "") for out in outs]
                 if all(known):
                     found[f"{key}.{part}"] = known
@@ -179,7 +179,7 @@ class TrainingWatch:
         return outs
 
     @cached_property
-    def _module_outputs(self) -> Mapping[str, Ref]:
+    def _module_outputs(self) -> Mapping[str, TensorRef]:
         """The output of every submodule if the equations are not known, except those made of weights alone."""
         found = self.first.outputs if self.traced.network.unread else {}
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
@@ -231,17 +231,17 @@ class TrainingWatch:
                     for part, size in self._measure_parts(name, call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
-        def change(ref: Ref, later: Tensor | None) -> list[float]:
+        def measure_change(ref: TensorRef, later: Tensor | None) -> list[float]:
             return [_compute_mean_square(_subtract(later, first.tensors[ref.number]))]
 
         for name, call, place in self._signals.values():
-            ref = [*refs(call.result)][place]
-            sizes[name] = change(ref, there.tensors.get(ref.number))
+            ref = [*iterate_refs(call.result)][place]
+            sizes[name] = measure_change(ref, there.tensors.get(ref.number))
         for name, x in self._module_outputs.items():
-            sizes[_name_output(name)] = change(
+            sizes[_name_output(name)] = measure_change(
                 x, now.tensors[now.outputs[name].number] if name in now.outputs else None
             )
-        sizes[OUTPUT] = change(first.output, now.tensors[now.output.number])
+        sizes[OUTPUT] = measure_change(first.output, now.tensors[now.output.number])
         known = {key: [x for x in each if not math.isnan(x)] for key, each in sizes.items()}
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
@@ -289,25 +289,25 @@ class TrainingWatch:
 
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
-        def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
+        def replace_parameter(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
             """Returns the tensor ``number`` with another value of the parameter, if it depends on it linearly and on no
             other."""
             if not alone:
                 return value(run.tensors[number])
             return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
-        def product(run: Recording) -> Tensor:
+        def compute_product(run: Recording) -> Tensor:
             """Returns the product with the initial value of the parameter on the signals of a run."""
-            return rerun_product(run) - rerun_product(run, lambda: put(run, torch.zeros_like))
+            return rerun_product(run) - rerun_product(run, lambda: replace_parameter(run, torch.zeros_like))
 
-        init = product(self.first)
+        init = compute_product(self.first)
         if not all(x in now.tensors for x in self._iterate_needed(call)):
             return {"init": _compute_mean_square(init), "update": math.nan, "propagating": math.nan}
-        moved = rerun_product(now, lambda: put(now, lambda x: x)) - rerun_product(now)
+        moved = rerun_product(now, lambda: replace_parameter(now, lambda x: x)) - rerun_product(now)
         return {
             "init": _compute_mean_square(init),
             "update": _compute_mean_square(moved),
-            "propagating": _compute_mean_square(_subtract(product(now), init)),
+            "propagating": _compute_mean_square(_subtract(compute_product(now), init)),
         }
 
     def _is_multiple(self, name: str, number: int) -> bool:
@@ -333,7 +333,7 @@ class TrainingWatch:
 
     def _iterate_needed(self, call: TorchCall) -> Iterator[int]:
         """Yields the numbers of all tensors that are needed to rerun a call."""
-        for x in _list_numbers(_get_inputs(call)):
+        for x in [r.number for r in call.iterate_inputs()]:
             yield x
             if x in self.weights and x in self.makers:
                 yield from self._iterate_needed(self.makers[x])
@@ -350,7 +350,7 @@ class TrainingWatch:
         if (name := first.parameters.get(number, "")) in values:
             return values[name].to(first.tensors[number].dtype)
         again = self.weights.get(number, frozenset()) & values.keys()
-        if call is None or not (again or any(x in self.chosen for x in _list_numbers(_get_inputs(call)))):
+        if call is None or not (again or any(x in self.chosen for x in [r.number for r in call.iterate_inputs()])):
             return first.tensors[number]
         return _rerun(
             call, lambda n: self._compute_weight(n, run, values) if n in self.weights else run.tensors[n], number
@@ -370,14 +370,9 @@ def _rerun(call: TorchCall, value: Callable[[int], Tensor], number: int | None =
     return found[0 if number is None else _list_numbers(call.result).index(number)]
 
 
-def _get_inputs(call: TorchCall) -> Any:
-    """Returns the positional and keyword arguments of a call."""
-    return call.arguments, call.keywords
-
-
 def _list_numbers(tree: Any) -> list[int]:
     """Returns the numbers of the tensors inside nested arguments."""
-    return [r.number for r in refs(tree)]
+    return [r.number for r in iterate_refs(tree)]
 
 
 def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
@@ -419,13 +414,13 @@ def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run:
 
 def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
     """Returns the sorted positions that a top-K call selected."""
-    places: list[Any] = run.tensors[[*refs(call.result)][-1].number].sort(-1).values.tolist()
+    places: list[Any] = run.tensors[[*iterate_refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
 
 def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
     """Yields the shapes of the results of a call, as far as the recording has them."""
-    return (tuple(x.shape) for r in refs(call.result) if (x := run.tensors.get(r.number)) is not None)
+    return (tuple(x.shape) for r in iterate_refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
 def _name_output(module: str) -> str:
@@ -433,9 +428,9 @@ def _name_output(module: str) -> str:
     return f"{module}: output"
 
 
-def _iterate_refs(call: TorchCall) -> Iterator[Ref]:
+def _iterate_refs(call: TorchCall) -> Iterator[TensorRef]:
     """Yields the tensors of a call: arguments, keywords, results."""
-    return refs((call.arguments, call.keywords, call.result))
+    return iterate_refs((call.arguments, call.keywords, call.result))
 
 
 def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:

@@ -1,6 +1,6 @@
 """``read_equations``: derives the network of a module from a function that builds the module at any size.
 
-Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
+Read next: ``recording.py``, ``reader.py``, ``loop_folding.py``, ``equation_writer.py``, in that order.
 """
 
 from __future__ import annotations
@@ -26,28 +26,47 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import iterate_with_progress
 
-from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
+from . import concatenation, data_movement, recognised_functions, routing, rules  # noqa: F401 - fill the table
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
-from .folding import Folder, drop_same_size_nodes, split_packed_parameters
-from .gradients import FROZEN, TRAINING, ZERO, explain_missing, explain_untrained, frozen_roles, join_names, roles_of
-from .graph import View, wiring
-from .naming import Powers, Span
-from .nodes import ConstantNode, ContractionNode, IndexClass, Pieces, Restart, TracedNode, Unreadable, refused, walk
-from .reading import Reader
-from .recording import Recording, find_balance_buffers, record, renumber
-from .regions import Regions
-from .table import apply_rule
+from .equation_names import Powers, Span
+from .equation_writer import NetworkWriter
+from .function_recognition import KnownFunctions
+from .gradients import (
+    FROZEN,
+    TRAINING,
+    ZERO,
+    explain_missing,
+    explain_untrained,
+    find_frozen_roles,
+    join_names,
+    match_roles,
+)
+from .graph import View, describe_wiring
+from .loop_folding import LoopFolder, drop_same_size_nodes, split_packed_parameters
+from .nodes import (
+    ConstantNode,
+    ContractionNode,
+    IndexClass,
+    PartialTensor,
+    Restart,
+    TracedNode,
+    Unreadable,
+    make_error,
+    walk_graph,
+)
+from .reader import Reader
+from .recording import Recording, find_balance_buffers, record_forward, renumber_tensors
+from .rule_application import apply_rule
 from .wide_builds import find_wide_builds
-from .writing import Writer
 
-COUNTS = ("M", "L")
+LOOP_AXES = ("M", "L")
 """Axes that may be the length of a loop, so that the number of calls may grow with them."""
 BALANCE_BUFFER = (
     "a buffer that only affects which experts are selected. It has no gradient (its step is the sign "
     "of a token count): "
     "start it at 0 and keep its rate the same at every size, since the scores that it is added to are Theta(1)"
 )
-_SPLITS = 200
+_MAX_RESTARTS = 200
 """Maximum number of times that a reading restarts because a dimension is split."""
 TOLERANCE = 1e-5
 """Maximum relative difference between the outputs of the equations and the module, in float64 (parts of it may be
@@ -59,9 +78,9 @@ ONE_LAYER = (
     "one layer stands for all, so effects through other layers are lost; build a fixed number of layers (do not use "
     "sizes['L'])"
 )
-SHARE = "or select by torch.topk(scores, K), scatter or gather, which are read at any K"
+SELECT_BY_TOPK = "or select by torch.topk(scores, K), scatter or gather, which are read at any K"
 STARTS_AT_ZERO = "the module initialises it to zero, and so do these numbers; name its init to draw it instead"
-OTHERWISE = " read as ", " left out", " held at "
+DIFFERENCE_PHRASES = " read as ", " left out", " held at "
 """Phrases of the notes on values in the equations that differ from those of the module."""
 
 
@@ -118,11 +137,11 @@ class TracedModel:
         Args:
             found: for every parameter the reason why it does not train, or "", as from ``gradients.explain_untrained``.
         """
-        frozen, notes = frozen_roles(found, self.roles)
+        frozen, notes = find_frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.with_frozen(frozen)
         network = replace(network, lacking={**explain_missing(found, self.roles), **network.lacking})
-        of = roles_of(found, network.tensors)
+        of = match_roles(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
         blocked = [*self.blocked, *dict.fromkeys(role for role in chain(*of.values()) if role not in others)]
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
@@ -142,7 +161,7 @@ class TracedModel:
             named = dict(call_build(build, dict(self.base))[0].named_parameters())
         finally:
             torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
-        of = roles_of(named, self.network.tensors.keys() - self.network.frozen)
+        of = match_roles(named, self.network.tensors.keys() - self.network.frozen)
         moved = {role for name, p in named.items() for role in of[name] if p.dim() < 2 or p.is_meta or p.detach().any()}
         if not (zero := [role for role in self.network.tensors if role in {*chain(*of.values())} - moved]):
             return self
@@ -161,7 +180,9 @@ class TracedModel:
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(
+            OpenDemand(demand, x, 0, f"{ALL_ACTIVE}; set it by hand for this K/M, {SELECT_BY_TOPK}") for x in factors
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -188,7 +209,7 @@ class TracedModel:
                 said = f" ({name} in the equations; {ALL_ACTIVE})"
             elif name in left:
                 said = f"; also multiply by {left[name]}" if left[name] else f", as required: nothing to do ({name})"
-            lines.append(f"{path or 'model'}: the module multiplies by {_format_powers(own)} here{said}")
+            lines.append(f"{path or 'model'}: the module multiplies by {Power.of(own)} here{said}")
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)
@@ -199,16 +220,15 @@ class TracedModel:
         ]
 
 
-def _record_build(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
-    """Builds the module at some sizes and records a run; ``every`` as for ``record``."""
+def _record_build(build: Build, sizes: Mapping[str, int], force_topk: int | None = None) -> Recording:
+    """Builds the module at some sizes and records a run; ``force_topk`` as for ``record_forward``."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
-        return record(model, inputs, keywords, every=every)
+        return record_forward(model, inputs, keywords, force_topk=force_topk)
 
 
 class SizesTooSmall(Unreadable):
-    """The module cannot be read at these sizes, because something has one entry that grows (such as one head); larger
-    sizes help."""
+    """The error for a module that must be read at larger sizes: at these, a growing dimension has only one entry."""
 
 
 def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -218,22 +238,23 @@ def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> d
     There are at least two experts and two layers, so that a loop over them is recognised, and all experts are active.
     """
     call_build(build, asked := RequestedSizes(base or {}))
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    start = {axis: max(n, 2) if axis in LOOP_AXES else n for axis, n in asked.items()}
     return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
 
 
-def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> TracedModel:
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, force_topk: bool = False) -> TracedModel:
     """Derives the equations of the module that ``build(sizes)`` returns.
 
     The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
     much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
-    axis of its own, and the recordings make all experts active (``record(every=K)``) so that each of them is seen.
+    axis of its own, and the recordings make all experts active (``record_forward(force_topk=K)``) so that each of them
+    is seen.
 
     Args:
         build: function that returns the module at given sizes.
         start: the sizes of the first build, for every axis that ``build`` asks for.
         name: name of the network.
-        every: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
+        force_topk: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
 
     Raises:
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations whose
@@ -243,16 +264,16 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     alike = [axis for axis in start if axis != "K" or apart]
 
     def record_sizes(sizes: Mapping[str, int]) -> Recording:
-        return _record_build(build, sizes, sizes["K"] if apart else 0 if every else None)
+        return _record_build(build, sizes, sizes["K"] if apart else 0 if force_topk else None)
 
     first = record_sizes(start)
-    if every and ("M" in start or not first.partial_topk):
+    if force_topk and ("M" in start or not first.partial_topk):
         raise Unreadable("model: every top-K selects all candidates already")
     builds, runs, loops = [start], [first], []
     for axis in iterate_with_progress("reading", "builds", alike):
         run = record_sizes(enlarge_axis(start, axis))
-        run.doubled = axis
-        if every and {*run.partial_topk} != {*first.partial_topk}:
+        run.enlarged_axis = axis
+        if force_topk and {*run.partial_topk} != {*first.partial_topk}:
             raise Unreadable(
                 f"model: topk: the number of candidates grows with {axis}, which equations cannot "
                 "express; let build take M and K"
@@ -260,16 +281,16 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         if run.call_names == first.call_names:
             builds.append(enlarge_axis(start, axis))
             runs.append(run)
-        elif axis in COUNTS:
+        elif axis in LOOP_AXES:
             loops.append(axis)
         else:
             raise _describe_call_mismatch(first, run, axis)
     try:
         reader, output = _read_graph(runs)
-        wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
+        wide = find_wide_builds(reader.runs, [*reader.known_functions.tree.parent], start)
         for axis, times in wide.items():
             run = record_sizes(larger := enlarge_axis(start, axis, times))
-            run.doubled = axis
+            run.enlarged_axis = axis
             if run.call_names != first.call_names:
                 raise _describe_call_mismatch(first, run, axis)
             builds.append(larger)
@@ -285,24 +306,24 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     for axis in loops:
         others = [record_sizes(enlarge_axis(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
-            other.doubled = run.doubled
+            other.enlarged_axis = run.enlarged_axis
             if other.call_names != others[0].call_names:
                 raise _describe_call_mismatch(others[0], other, axis)
         longer.append(_read_graph(others))
-        if changed := longer[-1][0].left_out ^ reader.left_out:
+        if changed := longer[-1][0].omitted_factors ^ reader.omitted_factors:
             where, number = min(changed)
-            raise refused(
+            raise make_error(
                 where,
                 f"a constant factor of {number:g} differs between iterations of a loop or with its "
                 "length; make it a parameter",
             )
     output, notes = _fold_graph(reader, output, "L" in start, bool(loops))
-    order = list(walk(output.node))
+    order = list(walk_graph(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _append_sizes(order, list(walk(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
+        _append_sizes(order, list(walk_graph(_fold_graph(again, made, "L" in start, True)[0].node)), axis)
     output = drop_same_size_nodes(output)[0]
-    writer = Writer(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
-    text, signals = writer.text(), writer.names.signals
+    writer = NetworkWriter(output, [*builds, *(enlarge_axis(start, axis) for axis in loops)], name)
+    text, signals = writer.write_toml(), writer.names.signals
     by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
         Counter((c.module, c.name) for c in run.calls) for run in (first, *(again.runs[0] for again, _ in longer))
@@ -326,9 +347,11 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         *writer.notes,
         *notes,
         *((buffer, BALANCE_BUFFER) for buffer in find_balance_buffers(first)),
-        *[("", TOP_K_READ_AS_ALL)] * every,
+        *[("", TOP_K_READ_AS_ALL)] * force_topk,
     ]
-    network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
+    network = replace(
+        network, stands=next((note for _, note in notes if any(x in note for x in DIFFERENCE_PHRASES)), "")
+    )
     base = {**start, "K": start["M"]} if apart else start
     reading = TracedModel(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
     return _check_gradients(reading, build, writer.names.frozen)
@@ -363,7 +386,7 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
         if isinstance(error.__cause__, Exception):  # raised by torch: whether the parameters train is unknown
             return replace(reading, notes=[*reading.notes, ("", f"gradients were not checked: {error}")])
         raise Unreadable(str(error)) from None
-    of = roles_of(found, reading.network.tensors)
+    of = match_roles(found, reading.network.tensors)
     training = [name for name, state in found.items() if state == TRAINING and not of[name]]
     reading = replace(reading.with_frozen(found | dict.fromkeys(frozen, FROZEN)), training=training)
     if still := _find_untrained_stream(reading.network):
@@ -372,10 +395,10 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
 
 
 def _find_untrained_stream(network: Network) -> str:
-    """Returns a signal that the layers read although nothing that makes it trains, or "".
+    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if none exists.
 
-    One layer is read for all, so the change of its input by other layers is lost; here that is the only change there
-    is.
+    When one layer is read as representative of all, changes of its input by earlier layers are not seen. For such a
+    signal these are the only changes, so that the answer would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
@@ -388,10 +411,10 @@ def _find_untrained_stream(network: Network) -> str:
 def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """Reads recordings of one module at several sizes; returns the reader and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [replace(runs[0], places={}), *(renumber(run, runs[0]) for run in runs[1:])]
-    regions = Regions(runs)
-    for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply_rule, functions.read, regions)
+    runs = [replace(runs[0], positions={}), *(renumber_tensors(run, runs[0]) for run in runs[1:])]
+    regions = KnownFunctions(runs)
+    for _ in range(_MAX_RESTARTS):
+        reader = Reader(runs, splits, apply_rule, recognised_functions.read_function, regions)
         try:
             return reader, reader.read()
         except Restart:
@@ -403,7 +426,7 @@ def _run_module(build: Build, sizes: Mapping[str, int]) -> Tensor:
     """Builds the module at these sizes, runs it and returns its output."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
-        run = record(model, inputs, keywords, strict=False)
+        run = record_forward(model, inputs, keywords, strict=False)
     return run.tensors[run.output.number].double()
 
 
@@ -430,16 +453,16 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls if chosen is None else ():
-        if isinstance(view.node, ConstantNode | Pieces):
+        if isinstance(view.node, ConstantNode | PartialTensor):
             continue
         found = view.to_torch(view.node.evaluate(values)).double().flatten().sort().values
-        true = run.tensor(ref).double().flatten().sort().values
+        true = run.get_tensor(ref).double().flatten().sort().values
         if found.shape == true.shape and _compute_relative_difference(found, true) > TOLERANCE:
             why = (
                 "the equations give other values than this call, so its rule is wrong here; use other "
                 "calls, or --network"
             )
-            raise refused(f"{call.module or 'model'}: {call.name}", why)
+            raise make_error(f"{call.module or 'model'}: {call.name}", why)
     raise Unreadable(
         f"the equations give other values than the model (relative difference {apart:.1g}); give them with --network"
     )
@@ -465,8 +488,8 @@ def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[
     """
     output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
-        folder = Folder(reader.builds, depth)
-        output = View(folder.run(output.node), output.dims)
+        folder = LoopFolder(reader.builds, depth)
+        output = View(folder.fold_graph(output.node), output.dims)
         notes += folder.notes
     return View(split_packed_parameters(output.node), output.dims), notes
 
@@ -483,20 +506,21 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
         Unreadable: the two folded graphs differ in structure.
     """
 
-    def kinds(nodes: list[TracedNode]) -> list[Any]:
+    def describe_nodes(nodes: list[TracedNode]) -> list[Any]:
         at = {n.number: k for k, n in enumerate(nodes)}
         return [
-            (type(n), n.label, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes
+            (type(n), n.label, len(n.indices), n.over, describe_wiring(n), [at[c.number] for c in n.children])
+            for n in nodes
         ]
 
-    pairs = enumerate(zip_longest(kinds(order), kinds(other)))
+    pairs = enumerate(zip_longest(describe_nodes(order), describe_nodes(other)))
     if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
         why = f"the iterations of a loop over {axis} differ; make them alike, or fix the length of the loop"
-        raise refused(order[min(at, len(order) - 1)].where, why)
+        raise make_error(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
         mine, its = map(_list_all_indices, (a, b))
-        seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
+        seen |= {x.find_root(): y.find_root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
@@ -516,9 +540,4 @@ def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Un
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"
-    return refused(f"{call.module or 'model'}: {call.name}", why)
-
-
-def _format_powers(powers: Powers) -> str:
-    """Formats powers of the axes, such as ``N^1/2 M``."""
-    return " ".join(f"{axis}^{power}" if power != 1 else axis for axis, power in powers.items()) or "1"
+    return make_error(f"{call.module or 'model'}: {call.name}", why)

@@ -1,4 +1,4 @@
-"""The nodes of the graph that a module is read as: a class for each kind of node.
+"""Defines the graph as which a module is read, with one class for each kind of node.
 
 A slot is one of the indices of a node. Every node computes its exact value from those of its sources, so that a reading
 can be held against the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
@@ -19,40 +19,43 @@ from scaling_algebra.errors import UsageError
 
 Sizes = tuple[int, ...]
 """A size at every build."""
-Vector = tuple[float, ...]
+PerBuild = tuple[float, ...]
 """A number at every build."""
-Entrywise = Callable[[Tensor], Tensor]
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TensorFunction = Callable[[Tensor], Tensor]
+_EINSUM_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COUNT = itertools.count()
 
 
 class Unreadable(UsageError):
-    """A module that cannot be read: where, which call, what to do."""
+    """The error for a module that cannot be read. It says where, at which call, and what to do."""
 
 
 class NotFinite(Unreadable):
-    """A module whose output is infinite or not a number, so that nothing can be said of it."""
+    """The error for a module whose output is infinite or not a number, so that its equations cannot be checked."""
 
 
-class Scaled(Unreadable):
-    """A module that multiplies by a power of the sizes where no tensor takes it up: shapes would be wrong, too."""
+class UnabsorbedFactor(Unreadable):
+    """The error for a module that multiplies by a power of the sizes at a place where no parameter can absorb it.
+
+    Reading such a module by shape would give wrong numbers, too.
+    """
 
 
 class Restart(Exception):
-    """A dimension of a leaf is two indices; the reading begins again."""
+    """Raised when a dimension of a parameter or input turns out to be two indices, so that reading must restart."""
 
 
-def refused(where: str, what: str) -> Unreadable:
-    """Return the error of a place in the module."""
+def make_error(where: str, what: str) -> Unreadable:
+    """Return the error for a module, with the path ``where`` of the submodule in front of the message."""
     return Unreadable(f"{where or 'model'}: {what}")
 
 
 class IndexClass:
-    """A class of indices that are one, as a union-find structure.
+    """A class of indices that were identified with each other, as an element of a union-find structure.
 
     Args:
         sizes: Size of the index at every build.
-        leaf: The dimension of a parameter or an input that it begins with, if any.
+        leaf: The dimension of a parameter or input in which it originates; None if a call creates it.
     """
 
     def __init__(self, sizes: Sequence[int], leaf: tuple[Any, ...] | None = None) -> None:
@@ -60,7 +63,7 @@ class IndexClass:
         self.leaves: set[tuple[Any, ...]] = set() if leaf is None else {leaf}
         self.parent: IndexClass | None = None
 
-    def root(self) -> IndexClass:
+    def find_root(self) -> IndexClass:
         index = self
         while index.parent is not None:
             index = index.parent
@@ -69,12 +72,12 @@ class IndexClass:
     @property
     def fixed(self) -> bool:
         """Return whether the size is the same at every build."""
-        return len(set(self.root().sizes)) == 1
+        return len(set(self.find_root().sizes)) == 1
 
 
-def join(a: IndexClass, b: IndexClass) -> IndexClass:
-    """Make one class of two, and return it."""
-    a, b = a.root(), b.root()
+def join_indices(a: IndexClass, b: IndexClass) -> IndexClass:
+    """Merge two classes and return the merged class."""
+    a, b = a.find_root(), b.find_root()
     if a is not b:
         b.parent = a
         a.leaves |= b.leaves
@@ -90,34 +93,36 @@ class TracedNode:
     """One tensor of the graph.
 
     Attributes:
-        indices: The index class of each slot.
+        indices: The index class of each dimension (slot).
         where: Path of the module that makes the tensor.
-        sources: What the node reads. A label is a slot of this node, except in a contraction.
-        exact: Returns the value from those of the sources, where the kind does not say it.
-        note: What the equations leave out here.
+        sources: The nodes from which it is computed, each with a label for each of its dimensions. A label is the
+            number of
+            a dimension of this node, except in a contraction.
+        value_function: Computes the value from those of the sources, for kinds of nodes that do not define it.
+        note: What the equations omit at this node, as a sentence; or "".
         part: For a part of another node: that node, its slot, and where the part begins and ends at every build.
         call: The torch call that makes the tensor, as ``TorchCall.key``, and the place among its results.
-        answers: What functions have said of the node, by function.
+        cache: Cached results of functions of the node, by function.
     """
 
     indices: list[IndexClass] = field(default_factory=list)
     where: str = ""
     sources: tuple[Source, ...] = ()
-    exact: Callable[..., Tensor] | None = None
+    value_function: Callable[..., Tensor] | None = None
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
     number: int = field(default_factory=lambda: next(_COUNT))
-    answers: dict[Any, Any] = field(default_factory=dict, init=False)
+    cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @property
     def label(self) -> str:
-        """The name that tells the node from others of its kind, or ""."""
+        """A name that distinguishes the node from others of its class, such as that of a parameter; or ""."""
         return ""
 
     @property
     def over(self) -> tuple[int, ...]:
-        """The slots that a function goes along."""
+        """The dimensions along which the node is a function, as a norm is; empty for other nodes."""
         return ()
 
     @property
@@ -133,14 +138,14 @@ class TracedNode:
         return tuple(range(len(self.indices)))
 
     @cached_property
-    def weight(self) -> bool:
-        """Whether the node is made of parameters alone, without functions."""
-        return bool(self.sources) and all(c.weight for c in self.children)
+    def is_weight(self) -> bool:
+        """Whether the node is computed from parameters only, by products and sums."""
+        return bool(self.sources) and all(c.is_weight for c in self.children)
 
     @property
-    def given(self) -> bool:
-        """Whether the node is made of the input and of constants alone."""
-        return not any(isinstance(node, Parameter) for node in walk(self))
+    def is_input_only(self) -> bool:
+        """Whether the node is computed from the input and constants only."""
+        return not any(isinstance(node, Parameter) for node in walk_graph(self))
 
     def __str__(self) -> str:
         name = type(self).__name__.removesuffix("Node")
@@ -148,38 +153,43 @@ class TracedNode:
         return f"{kind.strip()} {self.label}".strip()
 
     def fail(self, what: str) -> Unreadable:
-        """Return the error of this node."""
-        return refused(self.where, what)
+        """Return an error that names the module in which this node is computed."""
+        return make_error(self.where, what)
 
     def derive(self, kind: type[Node], where: str, **fields: Any) -> Node:
-        """Return a node of a kind that reads this one and has its indices."""
+        """Return a new node of class ``kind`` with this node as its source and with the same indices."""
         return kind(indices=list(self.indices), where=where, sources=((self, self.slots),), **fields)
 
     def sum_to(self, out: tuple[int, ...], where: str) -> TracedNode:
-        """Return these slots of the node, in this order, summed over the others."""
+        """Return the node with the dimensions ``out``, in this order, summed over all others."""
         if out == self.slots:
             return self
         of = dict(enumerate(self.indices))
         indices = [of[x] for x in out]
         return ContractionNode(indices=indices, where=where, sources=((self, self.slots),), out=out, labels=of)
 
-    def but(self, **changes: Any) -> Self:
-        """Return another node, which differs in some attributes."""
+    def copy_with(self, **changes: Any) -> Self:
+        """Return a copy of the node in which some attributes are changed."""
         return replace(self, **{"number": next(_COUNT), **changes})
+
+    def with_sources(self, sources: tuple[Source, ...]) -> Self:
+        """Return the node with other sources; the node itself if each source is the same object as before."""
+        alike = all(a is b for (a, _), (b, _) in zip(sources, self.sources, strict=True))
+        return self if alike else self.copy_with(sources=sources)
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
         """Return the exact value at the first build, its dimensions as ``indices``.
 
         Args:
-            values: The values that are known, by number of the node; all that are computed are added.
+            values: The known values by number of the node; every value that is computed is added.
         """
-        for node in walk(self, values):
+        for node in walk_graph(self, values):
             known = [values[c.number] for c in node.children]
-            values[node.number] = node.compute(known) if node.exact is None else node.exact(*known)
+            values[node.number] = node.compute(known) if node.value_function is None else node.value_function(*known)
         return values[self.number]
 
     def compute(self, sources: list[Tensor]) -> Tensor:
-        """Return the value from those of the sources, as the kind says.
+        """Return the value of the node, given the values of its sources. Each class of nodes defines it.
 
         Raises:
             Unreadable: The node is no signal.
@@ -195,7 +205,7 @@ Node = TypeVar("Node", bound=TracedNode)
 
 @dataclass(eq=False, kw_only=True)
 class Leaf(TracedNode):
-    """A tensor that is made of no other one.
+    """A node without sources: a parameter, an input or a constant.
 
     Attributes:
         value: The value at the first build; None for a leaf that stands for several.
@@ -214,7 +224,7 @@ class Parameter(Leaf):
     Attributes:
         name: Its name in the module.
         axes: The dimension of the parameter that each slot belongs to.
-        frozen: Whether it is a constant of the module that stands in the equations as a frozen parameter.
+        frozen: Whether it is a constant of the module that the equations contain as a frozen parameter.
     """
 
     name: str
@@ -226,7 +236,7 @@ class Parameter(Leaf):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return True
 
 
@@ -237,7 +247,7 @@ class DataNode(Leaf):
 
 @dataclass(eq=False, kw_only=True)
 class ConstantNode(TracedNode):
-    """A tensor that depends on no parameter and no input; its views have the index classes.
+    """A constant of the module: a tensor that depends on no parameter and no input.
 
     Attributes:
         values: The value at every build.
@@ -248,20 +258,21 @@ class ConstantNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class EquationConstant(Leaf):
-    """A constant that stands in the equations."""
+    """A constant that the equations contain by name."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PartSelector(EquationConstant):
-    """A constant that says which part of a concatenation its factor is."""
+    """A constant of zeros and ones that puts its factor at one part of a concatenation."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Pieces(TracedNode):
-    """A new tensor of which parts are written.
+class PartialTensor(TracedNode):
+    """A new tensor (such as ``torch.empty``) to parts of which values are assigned.
 
     Attributes:
-        pieces: Where each part begins and ends, its dimension and its view.
+        pieces: For each assigned part: its dimension, where it begins and ends along it, and the view that was
+            assigned.
     """
 
     pieces: list[tuple[int, int, int, Any]] = field(default_factory=list)
@@ -272,20 +283,20 @@ class Pieces(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class ContractionNode(TracedNode):
-    """A product, summed over the labels that are not in ``out``.
+    """A product of tensors, summed over the labels that are not in ``out``, as by ``torch.einsum``.
 
     Attributes:
-        out: The label of each slot.
+        out: The label of each dimension of the result.
         labels: The index class of every label.
         factor: The number that the module itself multiplies by, at every build; empty for 1.
     """
 
     out: tuple[int, ...] = ()
     labels: dict[int, IndexClass] = field(default_factory=dict)
-    factor: Vector = ()
+    factor: PerBuild = ()
 
     def compute(self, sources: list[Tensor]) -> Tensor:
-        names = {label: _LETTERS[k] for k, label in enumerate(self.labels)}
+        names = {label: _EINSUM_LETTERS[k] for k, label in enumerate(self.labels)}
         sides = ["".join(names[x] for x in labels) for _, labels in self.sources]
         product = torch.einsum(f"{','.join(sides)}->{''.join(names[x] for x in self.out)}", *sources)
         return product * self.factor[0] if self.factor else product
@@ -293,7 +304,7 @@ class ContractionNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class SumNode(TracedNode):
-    """A sum; a term that lacks a slot is repeated along it."""
+    """An elementwise sum; a term that lacks a dimension is repeated along it."""
 
     def compute(self, sources: list[Tensor]) -> Tensor:
         total: Tensor | float = 0.0
@@ -308,12 +319,12 @@ class SumNode(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Blend(SumNode):
-    """Parts beside each other along an axis that does not grow: to leading order their sum.
+class FixedConcatenation(SumNode):
+    """A concatenation along an axis of fixed size, which equations write as the sum of its parts (of equal size).
 
     Attributes:
-        slot: The slot along which they stand.
-        begins: Where each part begins, at every build.
+        slot: The dimension along which parts are concatenated.
+        begins: The first position of each part, at every build.
     """
 
     slot: int = 0
@@ -322,7 +333,7 @@ class Blend(SumNode):
 
 @dataclass(eq=False, kw_only=True)
 class Concatenation(TracedNode):
-    """Parts beside each other along an axis that grows; attributes as of ``Blend``."""
+    """A concatenation along an axis that grows. Its attributes are those of ``FixedConcatenation``."""
 
     slot: int = 0
     begins: list[Sizes] = field(default_factory=list)
@@ -337,7 +348,7 @@ class FunctionNode(TracedNode):
 
     Attributes:
         name: Its name in the equations.
-        over: The slots that it goes along; none where it acts entry by entry.
+        over: The dimensions along which it acts, as a norm does; empty if it is elementwise.
     """
 
     name: str
@@ -348,43 +359,49 @@ class FunctionNode(TracedNode):
         return self.name
 
     @cached_property
-    def weight(self) -> bool:
+    def is_weight(self) -> bool:
         return False
 
 
 @dataclass(eq=False, kw_only=True)
 class Selection(FunctionNode):
-    """The largest entries of scores along a slot, perhaps behind a function, the others zero.
+    """Scores, or a function of them, at the largest entries along a dimension, and zero at the others (a top-K).
 
     Attributes:
-        count: How many are chosen.
+        count: The number of entries that are selected, K.
     """
 
     count: int = 0
 
 
 @dataclass(eq=False, kw_only=True)
-class Centred(FunctionNode):
-    """A signal less its mean along a slot: linear, so that the signal itself may be taken off again."""
+class CentredSignal(FunctionNode):
+    """A signal minus its mean along a dimension.
+
+    This is linear, unlike other functions, so that the signal may be subtracted from it again: (x - mean x) - x.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
-class FewChosen(FunctionNode):
-    """The values of a top-K that leaves entries out; groups of experts are chosen by it, and no equation says it."""
+class PartialTopK(FunctionNode):
+    """The values of a top-K over a fixed number of candidates, such as groups of experts.
+
+    Equations cannot express it.
+    """
 
     name: str = "few_chosen"
 
 
 @dataclass(eq=False, kw_only=True)
-class Stopped(FunctionNode):
+class StoppedGradient(FunctionNode):
     """A signal through which no gradient passes."""
 
     name: str = "stopped"
-    exact: Callable[..., Tensor] | None = field(default=lambda v: v)
+    value_function: Callable[..., Tensor] | None = field(default=lambda v: v)
 
 
 @dataclass(eq=False, kw_only=True)
-class Shift(TracedNode):
+class ShiftedSignal(TracedNode):
     """A signal to which a constant is added.
 
     Attributes:
@@ -403,12 +420,12 @@ class Shift(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Pick(TracedNode):
-    """One entry along a slot of the source.
+class EntryPick(TracedNode):
+    """One entry of the source along a dimension, which the result lacks.
 
     Attributes:
-        slot: The slot of the source.
-        at: The entry, at every build.
+        slot: The number of this dimension in the source.
+        at: The position of the entry, at every build.
     """
 
     slot: int
@@ -422,8 +439,8 @@ class Pick(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class SameSize(TracedNode):
-    """A tensor of the size of its source, the first one.
+class SameSizeNode(TracedNode):
+    """A tensor that is as large as its first source (in powers of the sizes), though its values differ.
 
     Attributes:
         entrywise: Whether ``exact`` acts on every entry, whatever the shape.
@@ -433,23 +450,26 @@ class SameSize(TracedNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class Scale(SameSize):
+class ScaledSignal(SameSizeNode):
     """A signal times a number.
 
     Attributes:
         factor: The number, at every build.
     """
 
-    factor: Vector = ()
+    factor: PerBuild = ()
 
 
 @dataclass(eq=False, kw_only=True)
-class Rotation(SameSize):
-    """A rotated signal, which meets the signal itself as that meets itself (rotary positions)."""
+class Rotation(SameSizeNode):
+    """A rotated signal (rotary positions).
+
+    Its product with the signal itself is as large as the product of the signal with itself.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
-class Permutation(SameSize):
+class Permutation(SameSizeNode):
     """The entries of a signal in another order.
 
     Attributes:
@@ -460,18 +480,19 @@ class Permutation(SameSize):
 
 
 @dataclass(eq=False, kw_only=True)
-class Entries(SameSize):
+class EntrySelection(SameSizeNode):
     """Some entries of a signal along an axis that does not grow."""
 
 
 # walks --------------------------------------------------------------------------------------------------------------
 
 
-def walk(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
-    """Yield every node once, sources first.
+def walk_graph(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
+    """Yield every node of a graph once, the sources of a node before the node.
 
     Args:
-        known: Numbers of nodes that are left out, with what they alone read.
+        root: The last node.
+        known: Numbers of nodes that are omitted, together with nodes that only they read.
     """
     seen = {*known}
     stack = [(root, False)]
@@ -485,17 +506,17 @@ def walk(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
             stack += [(c, False) for c in reversed(node.children)]
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def asked_once(function: Callable[[TracedNode], Answer]) -> Callable[[TracedNode], Answer]:
-    """Make a function of a node keep its answer with the node."""
+def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedNode], Result]:
+    """Make a function of a node cache its result in the node."""
 
     @wraps(function)
-    def ask(node: TracedNode) -> Answer:
-        if function not in node.answers:
-            node.answers[function] = function(node)
-        answer: Answer = node.answers[function]
+    def look_up(node: TracedNode) -> Result:
+        if function not in node.cache:
+            node.cache[function] = function(node)
+        answer: Result = node.cache[function]
         return answer
 
-    return ask
+    return look_up

@@ -1,4 +1,4 @@
-"""Products of tensors as contractions, whose dimensions are named by keys as in ``einsum``.
+"""Builds products of tensors as contraction nodes. Keys name the dimensions of operands, as in ``einsum``.
 
 Read next: ``elementwise.py``, ``rules.py``.
 """
@@ -11,35 +11,36 @@ from typing import Any
 
 import torch
 
-from .graph import Dims, View, times
-from .indices import convert_constant, make_fixed_constant, slice_node, varies_along_growing_axis
-from .mixing import find_permuted_pair, mixes, signed
+from .equation_constants import convert_constant, make_fixed_constant, varies_along_growing_axis
+from .graph import Dims, View, multiply_factors
 from .nodes import (
     Concatenation,
     ConstantNode,
     ContractionNode,
+    EntryPick,
     EquationConstant,
     IndexClass,
     Parameter,
-    Pick,
-    Scale,
+    PerBuild,
+    ScaledSignal,
     SumNode,
     TracedNode,
-    Vector,
-    asked_once,
-    walk,
+    cache_on_node,
+    walk_graph,
 )
-from .reading import Reader
+from .permuted_copies import find_permuted_copies, find_permuted_pair, has_negated_entries
+from .reader import Reader
+from .slicing import slice_node
 
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key (any hashable value) for each of its dimensions."""
-SIGNED = "combines a signal with a copy whose entries are partly negated, and equations have no signs"
+NEGATED_COPY = "combines a signal with a copy whose entries are partly negated, and equations have no signs"
 
 
-def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
+def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: PerBuild = ()) -> View:
     """Returns an einsum: a product of tensors, summed over the keys that the result lacks.
 
-        contract(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
+        contract_views(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
 
     Args:
         reader: the reader.
@@ -56,31 +57,35 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         raise reader.fail(
             "multiplies a signal by a permuted copy of itself, which equations cannot express; use two signals"
         )
-    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if isinstance(y, Parameter)}
-    befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))
-    if any(y.name in acting for whole in befores for y in walk(whole) if isinstance(y, Parameter)):
+    acting = {y.name for x, _ in signals if x.is_weight for y in walk_graph(x) if isinstance(y, Parameter)}
+    befores = (whole for x, _ in signals if acting and not x.is_weight for whole, *_ in find_permuted_copies(x))
+    if any(y.name in acting for whole in befores for y in walk_graph(whole) if isinstance(y, Parameter)):
         raise reader.fail("a parameter acts both before and after a permutation of entries; use two parameters")
     sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
-    if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
-        raise reader.fail(SIGNED)
+    if sums and any(has_negated_entries(x) for x, _ in signals) and not any(x.is_weight for x, _ in signals):
+        raise reader.fail(NEGATED_COPY)
     ones = [not v.is_constant or all(bool((c == 1).all()) for c in v.values) for v, _ in operands]
     if any(v.is_constant and not any(bool(c.any()) for c in v.values) for v, _ in operands):
-        sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]
-        return reader.constant([torch.zeros([n[b] for n in sizes]) for b in range(reader.builds)])
+        sizes = [
+            max(v.get_sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out
+        ]
+        return reader.make_constant([torch.zeros([n[b] for n in sizes]) for b in range(reader.builds)])
     if not all(ones):
         pairs = zip(operands, ones, strict=True)
         made = [(v if one else _convert_operand(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
-        return contract(reader, made, out, factor)
+        return contract_views(reader, made, out, factor)
     for key in {key for _, keys in operands for key in keys} - {*out}:  # a key along which a single weight is summed
         own = [(node, mine) for node, mine in factors if not {*labels.get(key, ())}.isdisjoint(mine)]
         index = [classes[x] for x in labels.get(key, ())]
-        if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
-            every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
+        if len(own) == 1 < len(factors) and own[0][0].is_weight and index and all(x.fixed for x in index):
+            every = torch.ones([x.find_root().sizes[0] for x in index], dtype=torch.float64)
             node = EquationConstant(indices=index, where=reader.where, value=every)
-            return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
+            return contract_views(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
-        factor = times(factor, classes[label].root().sizes)  # summing a constant along an index multiplies by its size
+        factor = multiply_factors(
+            factor, classes[label].find_root().sizes
+        )  # summing a constant along an index multiplies by its size
     if (
         not factor and len(factors) == 1 and set(factors[0][1]) == set(order)
     ):  # a permutation of dimensions needs no node
@@ -112,10 +117,10 @@ def assign_labels(
     classes: dict[int, IndexClass] = {}
     for key, where in uses.items():
         real = [x for x in where if not x[0].is_constant] or where[:1]
-        rows = [[view.index(e) for e in view.dims[d]] for view, d in real]
-        reader.align(rows)
+        rows = [[view.get_index(e) for e in view.dims[d]] for view, d in real]
+        reader.align_dims(rows)
         labels[key] = list(range(len(classes), len(classes) + len(rows[0])))
-        classes |= dict(zip(labels[key], (x.root() for x in rows[0]), strict=True))
+        classes |= dict(zip(labels[key], (x.find_root() for x in rows[0]), strict=True))
     owned: set[int] = set()
     factors: list[Any] = []
     for view, keys in operands:
@@ -145,27 +150,29 @@ def _convert_operand(
 
     It becomes a frozen tensor if it differs along a summed axis that grows and only weights share that axis.
     """
-    grows = {key for d, key in enumerate(keys) if key not in out and not all(x.index(e).fixed for e in x.dims[d])}
-    if not varies_along_growing_axis(x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
+    grows = {key for d, key in enumerate(keys) if key not in out and not all(x.get_index(e).fixed for e in x.dims[d])}
+    if not varies_along_growing_axis(x) or any(
+        grows & {*ks} and not v.node.is_weight for v, ks in operands if v is not x
+    ):
         return convert_constant(reader, x)
-    mark, shape = x.values[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
-    if mark not in reader.frozen:
-        name = f"constants_{len(reader.frozen) + 1}"
-        reader.frozen[mark] = reader.leaf_view(name, shape, x.values[0].double(), frozen=True)
-    return act_on_constant(reader, reader.frozen[mark])
+    mark, shape = x.values[0].numpy().tobytes(), [x.get_sizes(d, reader.builds) for d in range(len(x.dims))]
+    if mark not in reader.frozen_constants:
+        name = f"constants_{len(reader.frozen_constants) + 1}"
+        reader.frozen_constants[mark] = reader.make_leaf(name, shape, x.values[0].double(), frozen=True)
+    return act_on_constant(reader, reader.frozen_constants[mark])
 
 
 def act_on_constant(reader: Reader, x: View) -> View:
     """Returns a function of weights as a product with the constant 1, since equations have no functions of weights
     alone."""
     keys = range(len(x.dims))
-    return contract(
+    return contract_views(
         reader, [(x, keys), (make_fixed_constant(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys
     )
 
 
 def _build_contraction(
-    reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
     """Builds a contraction node, with operands expanded that are no signals of their own.
 
@@ -182,11 +189,11 @@ def _build_contraction(
     for k, (node, mine) in enumerate(factors):
         before, after = factors[:k], factors[k + 1 :]
         scaled = alone and set(mine) == set(out)
-        if isinstance(node, Scale) and (scaled or (not alone and node.weight)):
+        if isinstance(node, ScaledSignal) and (scaled or (not alone and node.is_weight)):
             return _build_contraction(
-                reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor)
+                reader, [*before, (node.source, mine), *after], out, classes, multiply_factors(factor, node.factor)
             )
-        if isinstance(node, SumNode) and node.weight and not alone:
+        if isinstance(node, SumNode) and node.is_weight and not alone:
             terms = []
             for term, own in node.sources:
                 now = [*before, (term, tuple(mine[x] for x in own)), *after]
@@ -196,7 +203,7 @@ def _build_contraction(
             return SumNode(indices=[classes[x] for x in out], where=reader.where, sources=tuple(terms))
         if isinstance(node, ContractionNode) and (
             alone
-            or node.weight
+            or node.is_weight
             or (len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out))
             or _is_signal_made_matrix(reader, node, mine, [*before, *after], out)
         ):
@@ -206,10 +213,12 @@ def _build_contraction(
                     names[x] = max([*classes, *names.values()]) + 1
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-            return _build_contraction(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
+            return _build_contraction(
+                reader, [*before, *inner, *after], out, classes, multiply_factors(factor, node.factor)
+            )
         if of_its_own := _find_common_factor(node):
             rest = [*before, (_drop_common_factor(node), mine), *after]
-            return _build_contraction(reader, rest, out, classes, times(factor, of_its_own))
+            return _build_contraction(reader, rest, out, classes, multiply_factors(factor, of_its_own))
         if isinstance(node, Concatenation):
             return _distribute_over_parts(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
@@ -231,43 +240,43 @@ def _is_signal_made_matrix(
     """
     own = dict(zip(node.out, mine, strict=True))
     widths = {x for x, index in node.labels.items() if x in own and _is_width(reader, index)}
-    theirs = {x for g, labels in node.sources if not g.weight for x in labels}
-    acted = {x for g, labels in others if not g.weight for x in labels} - {*out}
-    matrices = [widths & {*labels} - theirs for g, labels in node.sources if g.weight]
+    theirs = {x for g, labels in node.sources if not g.is_weight for x in labels}
+    acted = {x for g, labels in others if not g.is_weight for x in labels} - {*out}
+    matrices = [widths & {*labels} - theirs for g, labels in node.sources if g.is_weight]
     return any(len(x) > 1 and acted & {own[k] for k in x} for x in matrices)
 
 
 def _is_width(reader: Reader, index: IndexClass) -> bool:
     """Returns whether an index grows along an axis other than the number of experts M."""
-    sizes = index.root().sizes
-    return any(n != sizes[0] and run.doubled != "M" for n, run in zip(sizes, reader.runs, strict=True))
+    sizes = index.find_root().sizes
+    return any(n != sizes[0] and run.enlarged_axis != "M" for n, run in zip(sizes, reader.runs, strict=True))
 
 
-def _find_common_factor(node: TracedNode) -> Vector:
+def _find_common_factor(node: TracedNode) -> PerBuild:
     """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
     of such products share; empty if there is none."""
-    if node.weight or node.exact is not None:
+    if node.is_weight or node.value_function is not None:
         return ()
-    if isinstance(node, SumNode | Pick):
+    if isinstance(node, SumNode | EntryPick):
         first, *more = map(_find_common_factor, node.children)
         return first if all(f == first for f in more) else ()
     if not isinstance(node, ContractionNode):
         return ()
     takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
-    return () if takes or any(c.weight for c in node.children) else node.factor
+    return () if takes or any(c.is_weight for c in node.children) else node.factor
 
 
-@asked_once
+@cache_on_node
 def _drop_common_factor(node: TracedNode) -> TracedNode:
     """Returns the node without the factor that ``_find_common_factor`` returns."""
     if isinstance(node, ContractionNode):
-        return node.but(factor=(), call=None, part=None)
+        return node.copy_with(factor=(), call=None, part=None)
     of = tuple((_drop_common_factor(c), own) for c, own in node.sources)
-    return node.but(sources=of, call=None, part=None)
+    return node.copy_with(sources=of, call=None, part=None)
 
 
 def _distribute_over_parts(
-    reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
     """Expands a product with a concatenation along a summed index: cat([a, b]) @ W -> a @ W[:k] + b @ W[k:].
 
@@ -289,7 +298,7 @@ def _distribute_over_parts(
         raise reader.fail("multiplies a concatenation along an axis that grows; multiply its parts before torch.cat")
     terms = []
     for (part, own), start in zip(node.sources, node.begins, strict=True):
-        along = [x.root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
+        along = [x.find_root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
         size = [prod(column) for column in zip(*(x.sizes for x in along), strict=True)]
         stop, fresh = tuple(a + n for a, n in zip(start, size, strict=True)), max([*classes, *mine]) + 1
         inner = [label, *range(fresh, fresh + len(along) - 1)]
@@ -298,7 +307,7 @@ def _distribute_over_parts(
             if label in labels:
                 at, count = labels.index(label), len(labels)
                 g = slice_node(reader, g, at, start, stop)
-                reader.align([along, g.indices[at : at + 1 + len(g.indices) - count]])
+                reader.align_dims([along, g.indices[at : at + 1 + len(g.indices) - count]])
                 labels = (*labels[:at], *inner, *labels[at + 1 :])
             now.append((g, labels))
         now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))

@@ -16,13 +16,13 @@ from scaling_algebra.spec.networks.language import TRACED
 
 from .building import NOTHING_GROWS, Build
 from .gradients import TRAINING
-from .models import COUNTS, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
-from .nodes import NotFinite, Scaled, Unreadable
-from .shapes import FACTORS, SCALED, read_by_shape
+from .models import LOOP_AXES, SizesTooSmall, TracedModel, choose_first_sizes, read_equations
+from .nodes import NotFinite, UnabsorbedFactor, Unreadable
+from .shapes import IGNORED_FACTOR, UNRECOGNISED_FACTORS, read_by_shape
 
-WIDEST = 256
+MAX_SIZE_TO_ENLARGE = 256
 """If a size is at least this, the module is not read again at larger sizes."""
-Sizes = Mapping[str, int]
+SizesByAxis = Mapping[str, int]
 
 
 @dataclass
@@ -39,15 +39,19 @@ class ModuleReading:
     """
 
     build: Build
-    base: Sizes | None = None
-    smallest: Sizes | None = None
+    base: SizesByAxis | None = None
+    smallest: SizesByAxis | None = None
     name: str = TRACED
     failures: dict[str, UsageError] = field(default_factory=dict)
     rejected: TracedModel | None = None
 
     @property
     def first(self) -> UsageError:
-        """The main reason why the module could not be read: the error of the strategy at small sizes, if it failed."""
+        """The main reason why the module could not be read.
+
+        This is the error of the first strategy, which reads equations at small sizes, if it failed; otherwise the first
+        error of any strategy.
+        """
         return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
@@ -60,31 +64,33 @@ class ModuleReading:
 
 
 def _try_equations(
-    q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False
+    q: ModuleReading, base: SizesByAxis | None, half_active: bool, wider: bool = False, force_topk: bool = False
 ) -> TracedModel | None:
     """Reads the equations; returns None if this attempt could add nothing to an earlier one.
 
     Args:
         q: the module.
         base: sizes at which it is read.
-        apart: build it with half of its experts active, so that K changes independently of M. Otherwise all are active
-            and powers of K cannot be told from powers of M (``TracedModel.joint``).
+        half_active: build it with half of its experts active, so that K changes independently of M. Otherwise all are
+            active and powers of K cannot be told from powers of M (``TracedModel.joint``).
         wider: read it at larger sizes.
-        every: read every top-K as if it selected all candidates.
+        force_topk: read every top-K as if it selected all candidates.
     """
     start = choose_first_sizes(q.build, base)
     sparse = {"K", "M"} <= start.keys()
-    if apart and not sparse:
+    if half_active and not sparse:
         return None
-    start |= {"K": start["M"] // 2} if apart else {}
-    error = q.failures.get(WITH_HALF if apart else AT_SMALL)
+    start |= {"K": start["M"] // 2} if half_active else {}
+    error = q.failures.get(WITH_HALF if half_active else AT_SMALL)
     while True:
         if wider:
-            if not isinstance(error, SizesTooSmall) or max(start.values()) >= WIDEST:
+            if not isinstance(error, SizesTooSmall) or max(start.values()) >= MAX_SIZE_TO_ENLARGE:
                 return None
-            start = {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}
+            start = {x: n * (1 if x in (*LOOP_AXES, "K") else 4) for x, n in start.items()}
         try:
-            return replace(read_equations(q.build, start, q.name, every), joint=sparse and not (apart or every))
+            return replace(
+                read_equations(q.build, start, q.name, force_topk), joint=sparse and not (half_active or force_topk)
+            )
         except SizesTooSmall as again:
             if not wider:
                 raise
@@ -94,7 +100,7 @@ def _try_equations(
 def _read_all_chosen(q: ModuleReading) -> TracedModel | None:
     """Reads the equations with every top-K selecting all candidates, if the first failure was not an error of the
     module."""
-    return _try_equations(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
+    return _try_equations(q, q.base, half_active=False, force_topk=True) if isinstance(q.first, Unreadable) else None
 
 
 def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
@@ -103,9 +109,9 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
     if not (untried if last else q.differs_at_small_sizes):
         return None
     with suppress(UsageError):
-        if (reading := _try_equations(q, q.smallest, apart=True)) is not None:
+        if (reading := _try_equations(q, q.smallest, half_active=True)) is not None:
             return reading
-    return _try_equations(q, q.smallest, apart=False)
+    return _try_equations(q, q.smallest, half_active=False)
 
 
 def _read_shapes(q: ModuleReading) -> TracedModel | None:
@@ -116,28 +122,39 @@ def _read_shapes(q: ModuleReading) -> TracedModel | None:
 
 def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
     """Reads by shape at the user's sizes, if the equations could not be read there."""
-    why = q.failures.get(AT_BASE) or q.failures.get(LAST)
+    why = q.failures.get(AT_BASE) or q.failures.get(AT_BASE_LAST)
     read = q.rejected is not None and not q.rejected.network.unread
     return None if why is None or read else _read_shapes_for(q, q.smallest, why)
 
 
-def _read_shapes_for(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> TracedModel:
-    """Reads by shape at these sizes, with a note on factors; ``why`` is the reason why there are no equations."""
+def _read_shapes_for(q: ModuleReading, sizes: SizesByAxis | None, why: UsageError) -> TracedModel:
+    """Reads the module by the shapes of its parameters at these sizes.
+
+    A note is added that factors in the module's code (such as 1/sqrt(d)) are unknown then.
+
+    Args:
+        q: the module.
+        sizes: the sizes; missing ones have a small default.
+        why: the reason why there are no equations.
+    """
     reading = read_by_shape(q.build, sizes, str(why), q.name)
-    return replace(reading, notes=[*reading.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
+    return replace(
+        reading,
+        notes=[*reading.notes, ("", IGNORED_FACTOR if isinstance(why, UnabsorbedFactor) else UNRECOGNISED_FACTORS)],
+    )
 
 
 WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
-LAST = "at the base, as there are no shapes at small sizes"
+AT_BASE_LAST = "at the base, as there are no shapes at small sizes"
 READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
-    WITH_HALF: lambda q: _try_equations(q, q.base, apart=True),
-    f"{WITH_HALF}, at larger sizes": lambda q: _try_equations(q, q.base, apart=True, wider=True),
-    AT_SMALL: lambda q: _try_equations(q, q.base, apart=False),
-    "at larger sizes": lambda q: _try_equations(q, q.base, apart=False, wider=True),
+    WITH_HALF: lambda q: _try_equations(q, q.base, half_active=True),
+    f"{WITH_HALF}, at larger sizes": lambda q: _try_equations(q, q.base, half_active=True, wider=True),
+    AT_SMALL: lambda q: _try_equations(q, q.base, half_active=False),
+    "at larger sizes": lambda q: _try_equations(q, q.base, half_active=False, wider=True),
     "with every top-K choosing all": _read_all_chosen,
     AT_BASE: _read_at_base,
     BY_SHAPE: _read_shapes,
-    LAST: lambda q: _read_at_base(q, last=True),
+    AT_BASE_LAST: lambda q: _read_at_base(q, last=True),
     f"{BY_SHAPE}, at the base": _read_shapes_at_base,
 }
 """Strategies by name, in the order in which they are tried; each returns None if it does not apply."""
@@ -145,9 +162,9 @@ READINGS: Mapping[str, Callable[[ModuleReading], TracedModel | None]] = {
 
 def read_module(
     build: Build,
-    base: Sizes | None = None,
+    base: SizesByAxis | None = None,
     strict: bool = False,
-    smallest: Sizes | None = None,
+    smallest: SizesByAxis | None = None,
     refuse: Callable[[TracedModel], str] = lambda reading: "",
 ) -> TracedModel:
     """Reads a module by the first strategy that succeeds. Parameters that act only in training mode are read by shape.
@@ -186,7 +203,7 @@ def read_module(
     raise _combine_errors(q.failures)
 
 
-def trace_equations(build: Build, base: Sizes | None = None, name: str = TRACED) -> TracedModel:
+def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = TRACED) -> TracedModel:
     """Reads the equations of the module that ``build(sizes)`` returns, without the parameters that act only in training
     mode.
 

@@ -3,7 +3,7 @@
 A torch function mode sees each call before it is decomposed. Inside a call without a rule, a dispatch mode sees the
 aten calls, which are looked up under the same names. Nothing is compiled, so loops that depend on data run as they are.
 Read
-next: ``reading.py``.
+next: ``reader.py``.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scaling_algebra.errors import guard_foreign_code
 
 from .building import GuessedInput
-from .calls import APART, MAKERS, plain, ruled
-from .nodes import NotFinite, Unreadable, refused
+from .nodes import NotFinite, Unreadable, make_error
+from .rule_table import DECOMPOSED_CALLS, FACTORY_PREFIXES, has_rule, normalise_call_name
 
-TO_PYTHON = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
+PYTHON_CONVERSIONS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that convert a tensor to a Python number."""
 RANDOM_CALLS = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
 """Prefixes of the names of calls that draw random numbers."""
-STOPS = {"detach", "detach_", "get_data"}
+GRADIENT_STOPS = {"detach", "detach_", "get_data"}
 """Calls through which no gradient passes."""
 ORDER_MATTERS = (
     "model: topk: the output changes with the order of the selected entries; let it depend on the selection alone "
     "(scatter back, or sum over the selected)"
 )
 
-Leaf = TypeVar("Leaf")
+LeafType = TypeVar("LeafType")
 
 
 @dataclass(frozen=True)
-class Ref:
+class TensorRef:
     """A reference to a tensor of a recording.
 
     Attributes:
@@ -60,13 +60,13 @@ class TorchCall:
     Attributes:
         name: name of the function.
         function: the function itself.
-        arguments: positional arguments, with a ``Ref`` in place of each tensor.
+        arguments: positional arguments, with a ``TensorRef`` in place of each tensor.
         keywords: keyword arguments, likewise.
         result: the result, likewise.
         module: path of the module that made the call.
         key: (module, name, number of earlier calls of that name in the module); identifies the call in other runs.
         stale: tensors it reads that were changed in place, through a view, since they were recorded.
-        held: whether it was made without gradients (``torch.no_grad``).
+        without_gradients: whether it was made without gradients (``torch.no_grad``).
     """
 
     name: str
@@ -77,7 +77,11 @@ class TorchCall:
     module: str
     key: tuple[str, str, int]
     stale: frozenset[int] = frozenset()
-    held: bool = False
+    without_gradients: bool = False
+
+    def iterate_inputs(self) -> Iterator[TensorRef]:
+        """Yields the references to the tensors among the arguments, in order."""
+        return iterate_refs((self.arguments, self.keywords))
 
     def rerun(self, value: Callable[[int], Tensor]) -> list[Tensor]:
         """Runs the call again on other tensors and returns the resulting tensors.
@@ -85,10 +89,12 @@ class TorchCall:
         Args:
             value: maps the number of each tensor argument to the tensor to use; the call works on copies.
         """
-        arguments, keywords = map_leaves((self.arguments, self.keywords), Ref, lambda ref: value(ref.number).clone())
+        arguments, keywords = map_leaves(
+            (self.arguments, self.keywords), TensorRef, lambda ref: value(ref.number).clone()
+        )
         with torch.no_grad():
             out = self.function(*arguments, **keywords)
-        return [*leaves(arguments[0] if self.name == "__setitem__" else out, Tensor)]
+        return [*iterate_leaves(arguments[0] if self.name == "__setitem__" else out, Tensor)]
 
 
 @dataclass
@@ -101,12 +107,12 @@ class Recording:
         parameters: names of the parameters, by number.
         buffers: names of the floating-point buffers, by number.
         inputs: positions among the tensor inputs, by number.
-        places: cache of the reader: for each call, where the entries of its results come from.
+        positions: cache of the reader: for each call, where the entries of its results come from.
         output: the tensor that the module returns.
         outputs: the first tensor that each submodule returned in its last call, by path.
         frozen: numbers of the parameters that do not require gradients.
         partial_topk: for each top-K call that leaves out some candidates, the number of candidates.
-        doubled: the axis that is larger than in the first run of a reading; empty for the first run.
+        enlarged_axis: the axis that is larger than in the first run of a reading; empty for the first run.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -114,14 +120,14 @@ class Recording:
     parameters: dict[int, str] = field(default_factory=dict)
     buffers: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
-    places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
-    output: Ref = Ref(-1)
-    outputs: dict[str, Ref] = field(default_factory=dict)
+    positions: dict[tuple[str, str, int], Any] = field(default_factory=dict)
+    output: TensorRef = TensorRef(-1)
+    outputs: dict[str, TensorRef] = field(default_factory=dict)
     frozen: frozenset[int] = frozenset()
     partial_topk: list[int] = field(default_factory=list)
-    doubled: str = ""
+    enlarged_axis: str = ""
 
-    def tensor(self, ref: Ref) -> Tensor:
+    def get_tensor(self, ref: TensorRef) -> Tensor:
         """Returns the recorded values of a tensor; a complex tensor has an additional last dimension of size 2."""
         return as_real_pairs(self.tensors[ref.number])
 
@@ -133,7 +139,7 @@ class Recording:
     @cached_property
     def trained_names(self) -> set[str]:
         """Names of the parameters that a gradient of the output reaches."""
-        passing = [call for call in self.calls if not call.held and call.name not in STOPS]
+        passing = [call for call in self.calls if not call.without_gradients and call.name not in GRADIENT_STOPS]
         reached = _find_ancestors(replace(self, calls=passing), {self.output.number})
         return {name for number, name in self.parameters.items() if number in reached}
 
@@ -245,15 +251,15 @@ def _get_topk_dim(args: Any, keywords: Mapping[str, Any]) -> int:
     return along
 
 
-def _is_forced_to_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
+def _is_forced_to_all(force_topk: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
     """Returns whether a top-K call is to select all candidates.
 
     Args:
-        every: as for ``record``.
+        force_topk: as for ``record_forward``.
         args: positional arguments of the call.
         keywords: keyword arguments of the call.
     """
-    return every is not None and every in (0, keywords.get("k", args[1] if len(args) > 1 else None))
+    return force_topk is not None and force_topk in (0, keywords.get("k", args[1] if len(args) > 1 else None))
 
 
 class Recorder(TorchFunctionMode):
@@ -263,8 +269,8 @@ class Recorder(TorchFunctionMode):
 
     Args:
         strict: whether converting a computed tensor to a Python number is an error, since a branch may depend on it.
-        every: as for ``record``.
-        apart: as for ``record``.
+        force_topk: as for ``record_forward``.
+        decompose: as for ``record_forward``.
 
     Attributes:
         run: the recording.
@@ -277,18 +283,22 @@ class Recorder(TorchFunctionMode):
         counts: number of calls so far of each (module, name).
     """
 
-    def __init__(self, strict: bool = True, every: int | None = None, apart: bool = True) -> None:
+    def __init__(self, strict: bool = True, force_topk: int | None = None, decompose: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.force_topk_all, self.decompose, self.path = Recording(), strict, every, apart, [""]
+        self.run = Recording()
+        self.strict = strict
+        self.force_topk_all = force_topk
+        self.decompose = decompose
+        self.path = [""]
         self.ids: dict[int, int] = {}
-        self.kept: list[Tensor] = []
+        self.live_tensors: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.dependent: set[int] = set()
         self.reordered = False
         self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
-    def ref(self, x: Tensor, made: bool = False) -> Ref:
+    def make_ref(self, x: Tensor, made: bool = False) -> TensorRef:
         """Returns the reference of a tensor, and records its values if it is new.
 
         Args:
@@ -297,18 +307,18 @@ class Recorder(TorchFunctionMode):
         """
         fresh = id(x) not in self.ids
         if fresh or (made and self._is_stale(x)):  # a tensor that was changed in place counts as a new one
-            self.ids[id(x)] = len(self.kept)
-            self.kept.append(x)
+            self.ids[id(x)] = len(self.live_tensors)
+            self.live_tensors.append(x)
         number = self.ids[id(x)]
         if fresh or made:
             with torch._C.DisableTorchFunction():
                 self.run.tensors[number] = x.detach().clone()
                 self.versions[number] = x._version
-        return Ref(number)
+        return TensorRef(number)
 
     def fail(self, name: str, what: str) -> Unreadable:
         """Returns an error that names the current module and a call."""
-        return refused(f"{self.path[-1] or 'model'}: {name}", what)
+        return make_error(f"{self.path[-1] or 'model'}: {name}", what)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
@@ -319,21 +329,18 @@ class Recorder(TorchFunctionMode):
         if not self.is_recorded_whole(name, args, keywords):
             with _Decomposer(self):
                 result = func(*args, **keywords)
-            self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
+            self.versions |= {self.ids[id(x)]: x._version for x in self.live_tensors if id(x) in self.ids}
             return result
         if name == "einsum" and isinstance(args[0], str):
             args = self._record_pairs(func, *_parse_einsum(*args))
-        if name in TO_PYTHON and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
-            every = (
-                ", or let build return K = M (all experts active)"
-                if any(c.name == "topk" for c in self.run.calls)
-                else ""
-            )
+        if name in PYTHON_CONVERSIONS and self.strict and self.ids.get(id(args[0]), -1) in self.dependent:
+            selects = any(c.name == "topk" for c in self.run.calls)
+            every = ", or let build return K = M (all experts active)" if selects else ""
             todo = f"equations would hold only for these values; remove the branch (assert, early exit){every}"
             raise self.fail(name, f"Python code branches on a computed tensor; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "the argument out= cannot be read; assign the result instead")
-        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._is_stale(x))
+        stale = frozenset(self.ids[id(x)] for x in iterate_leaves((args, keywords), Tensor) if self._is_stale(x))
         result = func(*args, **keywords)
         if name == "topk":
             if result[0].shape != args[0].shape:
@@ -352,10 +359,14 @@ class Recorder(TorchFunctionMode):
 
         It is if it has a rule, is a function of at most one dependent tensor, or writes in place.
         """
-        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
+        moved = [x for x in iterate_leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
         if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
             return True
-        return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
+        return (
+            has_rule(name)
+            or (len(moved) < 2 and normalise_call_name(name) not in DECOMPOSED_CALLS)
+            or name.endswith("_")
+        )
 
     def record_attention(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
         """Records attention as the calls of ``decompose_attention`` and returns its result.
@@ -395,7 +406,7 @@ class Recorder(TorchFunctionMode):
             The arguments of the last einsum.
         """
 
-        def pair() -> tuple[int, int, set[str]] | None:
+        def find_pair() -> tuple[int, int, set[str]] | None:
             for b in reversed(range(len(terms))):
                 for a in reversed(range(b)):
                     kept = set(out).union(*(t for k, t in enumerate(terms) if k not in (a, b)))
@@ -403,15 +414,15 @@ class Recorder(TorchFunctionMode):
                         return a, b, kept
             return None
 
-        while len(terms) > 2 and (found := pair()) is not None:
+        while len(terms) > 2 and (found := find_pair()) is not None:
             a, b, kept = found
-            letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
-            two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
+            indices = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
+            two = f"{terms[a]},{terms[b]}->{indices}", operands[a], operands[b]
             made = func(*two)
             self.record_call("einsum", func, two, {}, made)
             for k in (b, a):
                 del terms[k], operands[k]
-            terms.append(letters)
+            terms.append(indices)
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 
@@ -447,15 +458,15 @@ class Recorder(TorchFunctionMode):
             stale: numbers of arguments that were changed in place through a view.
             fresh: whether the result gets a new number although the tensor object is known (in-place aten calls).
         """
-        arguments, named = map_leaves((args, keywords), Tensor, self.ref)
+        arguments, named = map_leaves((args, keywords), Tensor, self.make_ref)
         if fresh:
             self.ids.pop(id(result), None)
-        if next(leaves(result, Tensor), None) is None and name != "__setitem__":
+        if next(iterate_leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
-        moved = any(r.number in self.dependent for r in refs((arguments, named)))
-        if moved and not name.startswith(MAKERS):
-            outs = list(refs(out))
+        out = map_leaves(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.make_ref(x, made=True))
+        moved = any(r.number in self.dependent for r in iterate_refs((arguments, named)))
+        if moved and not name.startswith(FACTORY_PREFIXES):
+            outs = list(iterate_refs(out))
             if name == "topk" and result[0].shape == args[0].shape:
                 outs = outs[:1]
             self.dependent |= {r.number for r in outs}
@@ -486,20 +497,20 @@ def _parse_einsum(equation: str, *rest: Any) -> tuple[list[str], str, list[Tenso
     return terms, out.replace("...", dots), operands
 
 
-def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
+def iterate_leaves(tree: Any, kind: type[LeafType]) -> Iterator[LeafType]:
     """Yields the objects of one type inside nested lists, tuples and dicts, in order."""
     if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, list | tuple | dict):
         for x in tree.values() if isinstance(tree, dict) else tree:
-            yield from leaves(x, kind)
+            yield from iterate_leaves(x, kind)
 
 
 class VaryingNumber(tuple[float, ...]):
     """A Python number whose value depends on the sizes: its value at each build."""
 
 
-def map_leaves(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
+def map_leaves(tree: Any, kind: type[LeafType], f: Callable[[LeafType], Any]) -> Any:
     """Returns nested lists, tuples and dicts with ``f(x)`` in place of every object x of one type."""
     if isinstance(tree, kind):
         return f(tree)
@@ -508,25 +519,25 @@ def map_leaves(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
     return {k: map_leaves(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 
 
-def refs(tree: Any) -> Iterator[Ref]:
+def iterate_refs(tree: Any) -> Iterator[TensorRef]:
     """Yields the tensor references inside nested arguments or results, in order."""
-    return leaves(tree, Ref)
+    return iterate_leaves(tree, TensorRef)
 
 
-def renumber(run: Recording, first: Recording) -> Recording:
+def renumber_tensors(run: Recording, first: Recording) -> Recording:
     """Returns a recording with the tensor numbers of another recording of the same calls (at other sizes)."""
     same = {call.key: call for call in run.calls}
     tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
     for call in first.calls:
         other, keep = same[call.key], (call.arguments, call.keywords, call.result)
         tree = other.arguments, other.keywords, other.result
-        for mine, its in zip(refs(keep), refs(tree), strict=True):
+        for mine, its in zip(iterate_refs(keep), iterate_refs(tree), strict=True):
             tensors.setdefault(mine.number, run.tensors[its.number])
-        numbers = refs(keep)
-        arguments, keywords, result = map_leaves(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
+        numbers = iterate_refs(keep)
+        arguments, keywords, result = map_leaves(tree, TensorRef, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
         calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
     tensors.setdefault(first.output.number, run.tensors[run.output.number])
-    return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
+    return replace(run, calls=calls, tensors=tensors, output=first.output, positions={})
 
 
 def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
@@ -540,14 +551,14 @@ def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     return guard_foreign_code("the model", said if shape else "")
 
 
-def record(
+def record_forward(
     model: nn.Module,
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     strict: bool = True,
     training: bool = False,
-    every: int | None = None,
-    apart: bool = True,
+    force_topk: int | None = None,
+    decompose: bool = True,
 ) -> Recording:
     """Records one forward pass of a module.
 
@@ -560,8 +571,8 @@ def record(
         keywords: keyword inputs.
         strict: whether a branch on computed values and a non-finite output are errors.
         training: whether the module is in training mode. Batch norms always are.
-        every: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
-        apart: whether to decompose a call without a rule also if it reads a single parameter.
+        force_topk: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
+        decompose: whether to decompose a call without a rule also if it reads a single parameter.
 
     Raises:
         Unreadable: a branch on computed values, ``out=``, random numbers that change the output, or a non-finite
@@ -574,7 +585,7 @@ def record(
         ):  # normalise by the batch, as in training, and keep the running statistics
             module.train()
             module.momentum = 0.0
-    recorder, hooks = Recorder(strict, every, apart), []
+    recorder, hooks = Recorder(strict, force_topk, decompose), []
 
     def make_push_hook(name: str) -> Callable[..., None]:
         """Returns a hook that puts a module's path on the stack when the module is called."""
@@ -583,24 +594,24 @@ def record(
     def pop_path(module: nn.Module, args: Any, out: Any) -> None:
         """Removes the module's path from the stack and records its output."""
         where = recorder.path.pop()
-        if (x := next(leaves(out, Tensor), None)) is not None and x.is_floating_point():
-            recorder.run.outputs[where] = recorder.ref(x)
+        if (x := next(iterate_leaves(out, Tensor), None)) is not None and x.is_floating_point():
+            recorder.run.outputs[where] = recorder.make_ref(x)
 
     for name, module in model.named_modules():
         hooks += [module.register_forward_pre_hook(make_push_hook(name)), module.register_forward_hook(pop_path)]
     for name, p in model.named_parameters():
-        recorder.run.parameters[recorder.ref(p).number] = name
+        recorder.run.parameters[recorder.make_ref(p).number] = name
     for name, b in model.named_buffers():
         if b.is_floating_point():
-            recorder.run.buffers[recorder.ref(b).number] = name
+            recorder.run.buffers[recorder.make_ref(b).number] = name
     recorder.dependent |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
-        number = recorder.ref(x).number
+        number = recorder.make_ref(x).number
         recorder.run.inputs[number] = k
         if x.is_floating_point():
             recorder.dependent.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
-    recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
+    recorder.run.frozen = frozenset(recorder.make_ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -612,10 +623,10 @@ def record(
                 made = model(*inputs, **keywords)
             out = find_output(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            with nullcontext() if every is None else _ForceTopKAll(every):
+            with nullcontext() if force_topk is None else _ForceTopKAll(force_topk):
                 again = find_output(model(*inputs, **keywords)) if strict and (drawn or recorder.reordered) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
-                raise _noise(recorder.run) if drawn else Unreadable(ORDER_MATTERS)
+                raise _describe_noise(recorder.run) if drawn else Unreadable(ORDER_MATTERS)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for p in learning:
@@ -627,18 +638,18 @@ def record(
         raise NotFinite(f"the output of the model is {what}; give sizes and an input at which it is finite")
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
-    recorder.run.output = recorder.ref(out)
+    recorder.run.output = recorder.make_ref(out)
     if losses := find_losses(made):
-        run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
+        run, beside = recorder.run, {recorder.make_ref(x).number for x in losses.values()}
         beside = _find_ancestors(run, beside) - _find_ancestors(run, {run.output.number})
-        run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
+        run.calls = [c for c in run.calls if not {x.number for x in iterate_refs(c.result)} & beside]
     return recorder.run
 
 
-def _noise(run: Recording) -> Unreadable:
+def _describe_noise(run: Recording) -> Unreadable:
     call = next((c for c in run.calls if c.name.startswith(RANDOM_CALLS)), None)
     where = f"{call.module or 'model'}: {call.name}" if call else "model"
-    return refused(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
+    return make_error(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
 
 
 def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set[int]:
@@ -650,8 +661,8 @@ def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set
         without: name of calls that are not followed.
     """
     for call in reversed(run.calls):
-        if call.name != without and any(x.number in numbers for x in refs(call.result)):
-            numbers |= {x.number for x in refs((call.arguments, call.keywords))}
+        if call.name != without and any(x.number in numbers for x in iterate_refs(call.result)):
+            numbers |= {x.number for x in call.iterate_inputs()}
     return numbers
 
 
@@ -670,7 +681,7 @@ def find_balance_buffers(run: Recording) -> list[str]:
 
     Such a buffer is the bias of load balancing without an auxiliary loss.
     """
-    scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
+    scores = {x.number for call in run.calls if call.name == "topk" for x in call.iterate_inputs()}
     shifting, passed = _find_ancestors(run, scores), _find_ancestors(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
 
@@ -685,7 +696,7 @@ def find_output(out: Any) -> Tensor:
     named = (getattr(out, key, None) for key in ("logits", "last_hidden_state"))
     out = next((x for x in named if x is not None), out)
     if isinstance(out, dict):
-        out = out.get("logits", next(leaves(out, Tensor), out))
+        out = out.get("logits", next(iterate_leaves(out, Tensor), out))
     while isinstance(out, list | tuple) and out:
         out = out[0]
     if not isinstance(out, Tensor):

@@ -1,6 +1,6 @@
 """Rules that read the selection of experts (top-K, gather), embeddings and masks as equations.
 
-Read next: ``layout.py`` (indices), ``rules.py``.
+Read next: ``data_movement.py`` (indices), ``rules.py``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .calls import rule
-from .elementwise import check_shares, function_of, same_size, spread
+from .elementwise import add_broadcast_dims, apply_function, check_shares, derive_same_size
 from .graph import View
-from .indices import select_entries
-from .nodes import DataNode, FewChosen, FunctionNode, IndexClass, Selection
-from .products import contract
-from .reading import Reader
+from .nodes import DataNode, FunctionNode, IndexClass, PartialTopK, Selection
+from .products import contract_views
+from .reader import Reader
+from .rule_table import register_rule
+from .slicing import select_entries
 
 
-def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:
+def find_dim_slots(reader: Reader, x: View, d: int) -> tuple[int, ...]:
     """Returns the indices of the node (slots) that make up dimension d of a view.
 
     Raises:
@@ -32,7 +32,7 @@ def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:
     return slots
 
 
-def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
+def apply_selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
     """Returns a function of scores at the k largest along a slot, and zero at the others.
 
     Args:
@@ -46,21 +46,21 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
     """
     (slot,) = over
 
-    def exact(v: Tensor) -> Tensor:
+    def compute_value(v: Tensor) -> Tensor:
         mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
         if name == "topk_softmax":
             return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
         gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
         return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
-    return function_of(reader, name, x, exact, over, Selection, count=k)
+    return apply_function(reader, name, x, compute_value, over, Selection, count=k)
 
 
-SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
+SELECTING_FUNCTIONS = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
 """Maps a function of the scores of all experts to the name of that function followed by a top-K."""
 
 
-def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
+def _select_largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
     """Returns the k largest scores along a slot, and zero at the others.
 
     If the scores are a softmax or sigmoid, both become one function: topk(softmax(z))  ->  softmax_topk(z).
@@ -72,13 +72,13 @@ def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
         k: number of selected scores.
     """
     f = x.node
-    if isinstance(f, FunctionNode) and f.name in SELECTED and f.over in ((), over):
-        return selection(reader, SELECTED[f.name], View(f.source, x.dims), over, k)
-    return selection(reader, "topk", x, over, k)
+    if isinstance(f, FunctionNode) and f.name in SELECTING_FUNCTIONS and f.over in ((), over):
+        return apply_selection(reader, SELECTING_FUNCTIONS[f.name], View(f.source, x.dims), over, k)
+    return apply_selection(reader, "topk", x, over, k)
 
 
-@rule("topk")
-def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> list[View]:
+@register_rule("topk")
+def read_topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> list[View]:
     """Returns the values of a top-K and its indices (a constant: the experts in their order).
 
     A top-K along experts was recorded with all of them selected (``recording.py``), so that its result has a place for
@@ -88,31 +88,31 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         Unreadable: the dimension consists of several axes.
     """
     if not x.dims[dim]:
-        return [x, *reader.constants(1)]
-    over, most, sizes = slots_along(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
+        return [x, *reader.make_result_constants(1)]
+    over, most, sizes = find_dim_slots(reader, x, dim), reader.get_per_build(k), x.get_sizes(dim, reader.builds)
     if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all selected
         if len({*most}) == 1:  # K is fixed: read as all
-            return [x, *reader.constants(1)]
-        reader.chosen = most
-        return [_largest(reader, x, over, most[0]), *reader.constants(1)]
+            return [x, *reader.make_result_constants(1)]
+        reader.topk_counts = most
+        return [_select_largest(reader, x, over, most[0]), *reader.make_result_constants(1)]
     if len(over) > 1:
         raise reader.fail("a top-K along several axes; give the scores one axis of candidates")
     (slot,) = over
     if most != sizes:  # refused only if it is used, as it may only select groups of experts
-        few = x.node.derive(FewChosen, reader.where, over=over, exact=lambda v: v.topk(most[0], slot).values)
-        few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
+        few = x.node.derive(PartialTopK, reader.where, over=over, value_function=lambda v: v.topk(most[0], slot).values)
+        few.indices[slot] = IndexClass(reader.repeat_per_build(most[0]))
         return [View(few, x.dims)] * 2
-    return [_largest(reader, x, over, most[0]), *reader.constants(1)]
+    return [_select_largest(reader, x, over, most[0]), *reader.make_result_constants(1)]
 
 
-def _ordered(index: View, dim: int) -> bool:
+def _lists_all_experts(index: View, dim: int) -> bool:
     """Tests whether an index tensor is constant and counts 0, 1, 2, ... along a dimension: all experts, in order."""
     values = index.values if index.is_constant else ()
     return bool(values) and all(bool((v.movedim(dim, -1) == torch.arange(v.shape[dim])).all()) for v in values)
 
 
-@rule("embedding")
-def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> View:
+@register_rule("embedding")
+def read_embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> View:
     """Returns rows of a matrix, selected by the integer input or by constant positions.
 
     Rows selected by the input are a product with its one-hot encoding: y[b,o] = weight[v,o] onehot[b,v]. Rows selected
@@ -138,28 +138,28 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
         raise reader.fail("an embedding of ids that are not the integer input; pass the ids to the model as its input")
     number = ids.node.number
     if number not in reader.one_hot:
-        count = weight.sizes(0, reader.builds)
+        count = weight.get_sizes(0, reader.builds)
         rows = IndexClass(count, ("data", "vocabulary"))
         value = F.one_hot(ids.node.value.long(), count[0]).double()
         reader.one_hot[number] = DataNode(indices=[*ids.node.indices, rows], value=value)
     hot = reader.one_hot[number]
     keys, read = list(range(len(ids.dims))), View(hot, [*ids.dims, (hot.slots[-1],)])
-    return contract(reader, [(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])
+    return contract_views(reader, [(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])
 
 
-@rule("where")
-def where(reader: Reader, condition: View, x: Any, y: Any) -> View:
+@register_rule("where")
+def read_where(reader: Reader, condition: View, x: Any, y: Any) -> View:
     """Returns x where the condition is true, otherwise y."""
-    return _masked(reader, condition, reader.operand(x), reader.operand(y))
+    return _apply_mask(reader, condition, reader.convert_operand(x), reader.convert_operand(y))
 
 
-@rule("masked_fill")
-def masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
+@register_rule("masked_fill")
+def read_masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
     """Returns the value where the mask is true, otherwise x."""
-    return _masked(reader, mask, reader.operand(value), x)
+    return _apply_mask(reader, mask, reader.convert_operand(value), x)
 
 
-def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
+def _apply_mask(reader: Reader, mask: View, x: View, y: View) -> View:
     """Returns x where the mask is true, otherwise y; one of them is a constant.
 
     The result is read as the other one unchanged, with a note that the mask is left out.
@@ -177,11 +177,13 @@ def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
     if float(value.max()) >= -1e3 and not m.all() and float(value.abs().max()) > 0:
         raise reader.fail("sets entries to a constant; only 0 and values below -1000 (masks of a softmax) can be read")
     note = "" if m.all() else "a mask is left out"
-    return same_size(reader, spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note=note)
+    return derive_same_size(
+        reader, add_broadcast_dims(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note=note
+    )
 
 
-@rule("gather")
-def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
+@register_rule("gather")
+def read_gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     """Returns the scores of the selected experts, as the scores at the largest and zero at the others.
 
     Args:
@@ -193,13 +195,13 @@ def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     Raises:
         Unreadable: the index does not count all experts in order.
     """
-    over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
-    if not _ordered(index, dim) or len(over) > 1 or index.values[0].shape[dim] != k[0]:
+    over, k = find_dim_slots(reader, x, dim), x.get_sizes(dim, reader.builds)
+    if not _lists_all_experts(index, dim) or len(over) > 1 or index.values[0].shape[dim] != k[0]:
         raise reader.fail("gathers the scores of some experts only; let build take K, which is traced with K = M")
-    return _largest(reader, x, over, (reader.chosen or k)[0])
+    return _select_largest(reader, x, over, (reader.topk_counts or k)[0])
 
 
-@rule("take_along_dim")
-def take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
-    """Returns the same as ``gather``."""
-    return gather(reader, x, dim, indices)
+@register_rule("take_along_dim")
+def read_take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
+    """Returns the same as ``read_gather``."""
+    return read_gather(reader, x, dim, indices)

@@ -25,48 +25,52 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .building import Build, RequestedSizes, build_module, call_build, enlarge_axis, in_float64
-from .calls import plain
-from .fixed import made as replay
+from .equation_names import INDEX_NAMES, Powers, fit_powers, write_indexed
 from .gradients import FROZEN
-from .graph import NUMBER
-from .models import COUNTS, TracedModel
-from .naming import LETTERS, Powers, fit_powers
+from .graph import NUMBER_IN_NAME
+from .linear_probe import rerun_in_float64 as replay
+from .models import LOOP_AXES, TracedModel
 from .nodes import Sizes, Unreadable
-from .recording import Recording, Ref, TorchCall, leaves, record
+from .recording import Recording, TensorRef, TorchCall, iterate_leaves, iterate_refs, record_forward
+from .rule_table import normalise_call_name
 
 DimUses = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """The dimensions of a parameter: those that are summed, those that index its output, and those that count separate
 maps."""
-ENTRIES = {"add", "sub", "mul", "div", "layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "group_norm",
-           "where", "cat", "addcmul", "prelu"}  # fmt: skip
+ENTRYWISE_CALLS = {"add", "sub", "mul", "div", "layer_norm", "native_layer_norm", "rms_norm", "batch_norm",
+                   "group_norm", "where", "cat", "addcmul", "prelu"}  # fmt: skip
 """Calls that use a parameter entry by entry."""
 SPARE_INDICES = "абвгдежзийклмнопрстуфхцчшщ"
 """Index names for axes that only this build function has."""
-NEAREST = "the sizes {} of a dimension are no power of an axis; the nearest power is used"
-WEIGHED = "the number of these maps grows; epsilons (and the rates of SGD) assume that their outputs are averaged"
-TIED = (
+NEAREST_POWER = "the sizes {} of a dimension are no power of an axis; the nearest power is used"
+GROWING_MAP_COUNT = (
+    "the number of these maps grows; epsilons (and the rates of SGD) assume that their outputs are averaged"
+)
+TIED_USES = (
     "used in two ways; the numbers are for the use with the smaller fan-in. Scale the other use in "
     "the model, such as a "
     "tied readout by 1/fan_in"
 )
-SCALED = "these numbers ignore the factor by which the module multiplies; remove it, or multiply elsewhere"
-FACTORS = "factors that depend on a size (1/sqrt(d), alpha/rank) are not recognised; these numbers ignore them"
-CHOSEN = "each token selects some of the experts, but their number is not an argument of build"
+IGNORED_FACTOR = "these numbers ignore the factor by which the module multiplies; remove it, or multiply elsewhere"
+UNRECOGNISED_FACTORS = (
+    "factors that depend on a size (1/sqrt(d), alpha/rank) are not recognised; these numbers ignore them"
+)
+CHOSEN_FEW = "each token selects some of the experts, but their number is not an argument of build"
 TAKE_K = "let build take the number of active experts, sizes['K']"
-FACTOR = (
+UNKNOWN_FACTOR = (
     "it is not known what this factor multiplies. If it is the norm of a matrix (weight_norm), "
     "initialise it to that norm "
     "and scale its rate by the same power"
 )
-SQUARE = (
+GROWING_OUTPUT = (
     "its output has {} entries. If these are the entries of a matrix (a hypernetwork), divide the product with that "
     "matrix by its fan-in, which shapes do not show"
 )
-BESIDE = (
+JOINT_WEIGHT = (
     "it is multiplied with {} entry by entry, and both act as one weight; its numbers assume that its entries start at "
     "Theta(1)"
 )
-UNSAID = "no call shows which dimension of its shape {} is summed; {}"
+UNKNOWN_DIMS = "no call shows which dimension of its shape {} is summed; {}"
 
 
 @dataclass
@@ -78,15 +82,15 @@ class ParameterShape:
         sizes: for each dimension, its size at every build.
         uses: the dimension uses of each call that takes it.
         frozen: whether it does not require gradients.
-        beside: name of the parameter by which it is multiplied, entry by entry, before both act as one weight; "" if
-            none.
+        multiplied_by: name of the parameter by which it is multiplied, entry by entry, before both act as one weight;
+            "" if none.
     """
 
     name: str
     sizes: list[Sizes]
     uses: set[DimUses]
     frozen: bool
-    beside: str = ""
+    multiplied_by: str = ""
 
 
 def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any]) -> DimUses | None:
@@ -122,12 +126,12 @@ def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any])
         return summed, tuple(d for d, x in enumerate(mine) if x in out and x not in beside), tuple(
             d for d, x in enumerate(mine) if x in out and x in beside
         )  # fmt: skip
-    return ((), every, ()) if dims == 1 or call in ENTRIES else None
+    return ((), every, ()) if dims == 1 or call in ENTRYWISE_CALLS else None
 
 
-MATRICES = ("matmul", "mm", "bmm")
+MATRIX_PRODUCTS = ("matmul", "mm", "bmm")
 """Calls that multiply matrices."""
-Order = tuple[int, ...]
+DimOrder = tuple[int, ...]
 """For each dimension of a tensor, the dimension of the parameter that it is; -1 for one that the parameter lacks."""
 
 
@@ -138,14 +142,15 @@ class WeightUses:
 
     Attributes:
         found: for each parameter, its dimension uses in every call.
-        beside: for each parameter, the one by which it is multiplied, entry by entry, before both act as one weight.
+        multiplied_by: for each parameter, the one by which it is multiplied, entry by entry, before both act as one
+            weight.
     """
 
     def __init__(self, run: Recording) -> None:
         self.run = run
         self.found: dict[str, set[DimUses]] = {name: set() for name in run.parameters.values()}
-        self.beside: dict[str, str] = {}
-        self._orders: dict[int, list[tuple[str, Order]]] = {
+        self.multiplied_by: dict[str, str] = {}
+        self._orders: dict[int, list[tuple[str, DimOrder]]] = {
             number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
         }
         self._rows: set[int] = set()  # rows of a table, selected by the data
@@ -158,8 +163,8 @@ class WeightUses:
 
     def _follow_call(self, call: TorchCall) -> None:
         """Updates the known weights and signals by one call, and notes the uses of weights in it."""
-        read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
-        name, made = plain(call.name), outs[0].number if outs else None
+        read, outs = list(call.iterate_inputs()), list(iterate_refs(call.result))
+        name, made = normalise_call_name(call.name), outs[0].number if outs else None
         held = [k for k, r in enumerate(read) if r.number in self._orders]
         acted = any(r.number in self._signals for r in read)
         if acted:
@@ -181,11 +186,11 @@ class WeightUses:
     def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
         """Registers a sum or product of several weights as a tensor that stands for all of them."""
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
-        parts = [n for n in held if name in MATRICES or tensors[n].shape == shape]
+        parts = [n for n in held if name in MATRIX_PRODUCTS or tensors[n].shape == shape]
         if len(shape) == 2 and all(tensors[n].dim() == 2 for n in parts):
             self._orders[made] = known = [x for n in parts for x in self._orders[n]]
             if name == "mul" and len({x for x, _ in known}) == len(known) > 1:
-                self.beside |= {x: known[0][0] for x, _ in known[1:]}
+                self.multiplied_by |= {x: known[0][0] for x, _ in known[1:]}
 
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
@@ -206,7 +211,7 @@ class WeightUses:
         if len(held) > 1 or before.dim() != after.dim() or (acted and number not in self._rows):
             return False
         order = _find_permutation(before, after) if len(read) == 1 else None
-        if order is None and not acted and name in ENTRIES and before.shape == after.shape:
+        if order is None and not acted and name in ENTRYWISE_CALLS and before.shape == after.shape:
             order = [*range(before.dim())]
         if order is not None:
             self._orders[made] = [(x, tuple(own[d] for d in order)) for x, own in self._orders[number]]
@@ -227,9 +232,9 @@ class WeightUses:
         """
         dims, out = self.run.tensors[number].dim(), self.run.tensors[made].dim()
         if number in self._products:
-            self._note_unsummed(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
+            self._note_unsummed(number, _list_summed_dims(call, dims) if name in ("sum", "mean") else ())
             return
-        others = [r.number for r in leaves((call.arguments, call.keywords), Ref) if r.number != number]
+        others = [r.number for r in call.iterate_inputs() if r.number != number]
         if name == "mul" and acted and out >= dims and self._signals.intersection(others):
             fresh = self._orders.get(made, [])
             self._orders[made] = fresh + [(x, (-1,) * (out - dims) + own) for x, own in self._orders[number]]
@@ -266,12 +271,14 @@ class WeightUses:
         self._products.discard(number)
 
     def _add_use(self, name: str, *sides: Sequence[int]) -> None:
-        """Adds the dimension uses (summed, output, maps) of a parameter; -1 entries are dropped."""
+        """Records how one call uses the dimensions of a parameter: (summed, output, maps). Entries of -1 are
+        dropped.
+        """
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
 
 
-def _summed_dims(call: TorchCall, dims: int) -> list[int]:
+def _list_summed_dims(call: TorchCall, dims: int) -> list[int]:
     """Returns the dimensions over which a ``sum`` or ``mean`` goes."""
     given = call.keywords.get("dim", call.arguments[1] if len(call.arguments) > 1 else None)
     over = range(dims) if given is None else [given] if isinstance(given, int) else given
@@ -333,7 +340,7 @@ def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) ->
     Raises:
         Unreadable: another build lacks a parameter.
     """
-    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.beside)
+    uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.multiplied_by)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     for name, p in models[0].named_parameters():
@@ -366,7 +373,7 @@ def _find_unused_stem(stem: str, names: Sequence[str]) -> str:
 
 
 class ShapeNetwork:
-    """Builds the network of shapes.
+    """Builds a network from the shapes of parameters: one equation for each, in which it multiplies a constant.
 
     Args:
         parameters: the parameters.
@@ -376,10 +383,10 @@ class ShapeNetwork:
     Attributes:
         notes: parameters whose shape is ambiguous, as (name, note).
         axes: axis of each index name.
-        constants: name of the constant on which each product of axes acts.
+        constants: for each tuple of axes, the name of the constant with these axes that parameters multiply.
         lines: the equations.
         roles: parameter name of each symbol.
-        multiplied: as ``Network.multiplied``.
+        multiplied: for each parameter, the power by which the module multiplies it (as ``Network.multiplied``).
         stems: first characters of the names of products, of signals made from them, and of the output.
     """
 
@@ -396,7 +403,7 @@ class ShapeNetwork:
         self.stems = tuple(_find_unused_stem(x, [p.name for p in parameters]) for x in "sof")
         groups: dict[str, list[ParameterShape]] = {}
         for p in parameters:
-            groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
+            groups.setdefault(NUMBER_IN_NAME.sub("*", p.name), []).append(p)
         for pattern, group in groups.items():
             same = all(replace(p, name="") == replace(group[0], name="") for p in group)
             if same and not pattern.startswith("*"):  # a parameter name must not start with *
@@ -414,7 +421,7 @@ class ShapeNetwork:
             raise Unreadable(f"{name}: one of its dimensions is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
         powers = fit_powers(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
-            self.notes.append((name, NEAREST.format(tuple(sizes))))
+            self.notes.append((name, NEAREST_POWER.format(tuple(sizes))))
             powers = fit_powers([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
         return powers
 
@@ -423,46 +430,46 @@ class ShapeNetwork:
         name, grows = p.name, [self._fit_size(p.name, s) for s in p.sizes]
         summed, made, stack = self._choose_dim_uses(name, p, grows)
         taken: dict[str, int] = {}
-        if p.beside:  # the product of both has the size of the weight
+        if p.multiplied_by:  # the product of both has the size of the weight
             entries = Power()
             for d in summed:
                 entries *= Power.of(grows[d])
             self.multiplied[name] = entries ** Fraction(-1, 2)
-            self.notes.append((name, BESIDE.format(p.beside)))
+            self.notes.append((name, JOINT_WEIGHT.format(p.multiplied_by)))
 
-        def letters(dims: Sequence[int]) -> str:
+        def name_dims(dims: Sequence[int]) -> str:
             """Returns index names for dimensions, one for each power of an axis."""
             found = ""
             for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
                 for _ in range(abs(count)):
                     taken[axis] = k = taken.get(axis, -1) + 1
-                    pool = LETTERS.get(axis) or SPARE_INDICES[4 * len(set(self.axes.values()) - {*LETTERS}) :]
+                    pool = INDEX_NAMES.get(axis) or SPARE_INDICES[4 * len(set(self.axes.values()) - {*INDEX_NAMES}) :]
                     known = [x for x, a in self.axes.items() if a == axis]
-                    letter = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
-                    self.axes[letter] = axis
-                    found += letter
+                    index_name = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
+                    self.axes[index_name] = axis
+                    found += index_name
             return found
 
-        read, out, maps = letters(summed), letters(made), letters(stack)
+        read, out, maps = name_dims(summed), name_dims(made), name_dims(stack)
         for d in (d for d in made if len(p.sizes) > 1 and sum(map(abs, grows[d].values())) > 1):
-            self.notes.append((name, SQUARE.format(Power.of(grows[d]))))
+            self.notes.append((name, GROWING_OUTPUT.format(Power.of(grows[d]))))
         if (axis := self.counted.get(name)) is not None:
-            letter = next((x for x, a in self.axes.items() if a == axis), LETTERS[axis][0])
-            self.axes[letter], maps = axis, letter
+            index_name = next((x for x, a in self.axes.items() if a == axis), INDEX_NAMES[axis][0])
+            self.axes[index_name], maps = axis, index_name
         if maps and any(self.axes[x] == "M" for x in maps):
-            self.notes.append((name, WEIGHED))
+            self.notes.append((name, GROWING_MAP_COUNT))
         symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
         self.roles[symbol] = name
-        source = _write_indexed(self._constant(read + maps), [*(read + maps)] or ["x"])
+        source = write_indexed(self._name_constant(read + maps), [*(read + maps)] or ["x"])
         whole = [*out, *maps, *read] or ["x"]
         product, behind, _ = (f"{stem}{k}" for stem in self.stems)
-        self.lines.append(f"{_write_indexed(product, [*out, *maps])} = {_write_indexed(symbol, whole)} {source}")
+        self.lines.append(f"{write_indexed(product, [*out, *maps])} = {write_indexed(symbol, whole)} {source}")
         if out or maps:
-            self.lines.append(f"{behind} = {_write_indexed(product, [*out, *maps])}")
+            self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
-    def _constant(self, letters: str) -> str:
+    def _name_constant(self, indices: str) -> str:
         """Returns the name of the constant whose indices have the same axes as these; a new one if there is none."""
-        key = " ".join(self.axes[x] for x in letters)
+        key = " ".join(self.axes[x] for x in indices)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
     def _choose_dim_uses(self, name: str, p: ParameterShape, grows: Sequence[Powers]) -> DimUses:
@@ -481,23 +488,23 @@ class ShapeNetwork:
         }
         if len(kinds) > 1:
             use = min(kinds.values(), key=lambda u: [str(grows[d]) for d in u[0] if grows[d]])
-            self.notes.append((name, TIED))
+            self.notes.append((name, TIED_USES))
             return use
         if kinds:
             return next(iter(kinds.values()))
         shape = tuple(sizes[0] for sizes in p.sizes)
         if len({str(grows[d]) for d in growing}) > 1 or len(growing) > 2:
-            self.notes.append((name, UNSAID.format(shape, "the last one is assumed")))
+            self.notes.append((name, UNKNOWN_DIMS.format(shape, "the last one is assumed")))
         elif len(growing) == 1 and (len(p.sizes) == 2 or sum(set(s) != {1} for s in p.sizes) > 1):
-            self.notes.append((name, UNSAID.format(shape, "it is treated as an input weight, not a readout")))
+            self.notes.append((name, UNKNOWN_DIMS.format(shape, "it is treated as an input weight, not a readout")))
         elif not growing and len(p.sizes) != 1:
-            self.notes.append((name, FACTOR))
+            self.notes.append((name, UNKNOWN_FACTOR))
         if len(growing) < 2:
             return (), tuple(range(len(p.sizes))), ()
         *stack, made, summed = growing
         return (summed,), (made,), tuple(stack)
 
-    def network(self, name: str, why: str) -> Network:
+    def make_network(self, name: str, why: str) -> Network:
         """Returns the network; ``why`` is the reason why there are no equations."""
         outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
         product, _, last = self.stems
@@ -510,14 +517,9 @@ class ShapeNetwork:
         return replace(read, unread=why, multiplied=self.multiplied)
 
 
-def _write_indexed(name: str, letters: Sequence[str]) -> str:
-    """Writes a name with its indices: ``W[a,b]``, or ``W`` without any."""
-    return f"{name}[{','.join(letters)}]" if letters else name
-
-
 def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
     """Returns a reading without its note on a growing number of maps if M is not among the growing axes."""
-    notes = [x for x in reading.notes if x[1] != WEIGHED or "M" in growing]
+    notes = [x for x in reading.notes if x[1] != GROWING_MAP_COUNT or "M" in growing]
     return replace(reading, notes=notes)
 
 
@@ -535,7 +537,7 @@ def read_by_shape(
     """
     asked = RequestedSizes(base or {})
     call_build(build, asked)
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    start = {axis: max(n, 2) if axis in LOOP_AXES else n for axis, n in asked.items()}
     few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
     builds = [few, *(enlarge_axis(few, axis) for axis in few)]  # with K < M, so that K and M change independently
     models = [call_build(build, sizes)[0] for sizes in builds]
@@ -547,8 +549,8 @@ def read_by_shape(
         ):  # an error in both modes also prevents the equations and is reported there
             if run is None:
                 model, (inputs, keywords), _ = build_module(build, start)
-                run = record(model, inputs, keywords, strict=False, training=training, apart=False)
-    numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
+                run = record_forward(model, inputs, keywords, strict=False, training=training, decompose=False)
+    numbers = [Counter(NUMBER_IN_NAME.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:
         powers = fit_powers([n[pattern] or 1 for n in numbers], builds) or {}
@@ -557,8 +559,8 @@ def read_by_shape(
         [p for p in read_parameter_shapes(models, run) if not only or p.name in only], builds, counted
     )
     chosen = run is not None and "M" in start and _has_free_topk(run, start["M"], start.get("K", 0))
-    network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
-    shapes.notes += [("", CHOSEN)] if chosen else []
+    network = shapes.make_network(name, f"{TAKE_K}; {why}" if chosen else why)
+    shapes.notes += [("", CHOSEN_FEW)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
     return TracedModel(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).with_frozen(found)
 
@@ -568,7 +570,11 @@ def _has_free_topk(run: Recording, experts: int, given: int) -> bool:
 
     A top-K along another dimension (experts that choose tokens) does not count.
     """
-    calls = [(next(leaves(c.arguments, Ref)), next(leaves(c.result, Ref))) for c in run.calls if c.name == "topk"]
+    calls = [
+        (next(iterate_leaves(c.arguments, TensorRef)), next(iterate_leaves(c.result, TensorRef)))
+        for c in run.calls
+        if c.name == "topk"
+    ]
     shapes = [(run.tensors[a.number].shape, run.tensors[b.number].shape) for a, b in calls]
     kept = [(b, a) for one, other in shapes for a, b in zip(one, other, strict=True) if a != b]
     return any(whole == experts and few != given for few, whole in kept)

@@ -10,26 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .calls import SAME, plain
-from .nodes import refused
-from .recording import Recording, Ref, TorchCall, refs
+from .nodes import make_error
+from .recording import Recording, TensorRef, TorchCall, iterate_refs
+from .rule_table import IDENTITY_CALLS, normalise_call_name
 
-TIMES, WIDEST = 16, 1024
+WIDE_RATIO, MAX_WIDE_SIZE = 16, 1024
 """Minimum ratio by which a wide build is larger, and the maximum size of an axis in one."""
-FILLS = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+CONSTANT_FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 """Prefixes of calls that return a constant tensor with a single value."""
-KEEPS = SAME | {"expand", "expand_as", "view", "reshape", "unsqueeze", "squeeze", "transpose", "permute", "flatten",
-                "unflatten", "mul", "add", "sub", "div", "neg", "rsub", "rdiv", "logical_not", "bool"}  # fmt: skip
+STEADY_CALLS = IDENTITY_CALLS | {
+    "expand", "expand_as", "view", "reshape", "unsqueeze", "squeeze", "transpose", "permute", "flatten", "unflatten",
+    "mul", "add", "sub", "div", "neg", "rsub", "rdiv", "logical_not", "bool",
+}  # fmt: skip
 """Calls whose result differs along an axis that grows only if an argument does."""
-COMPARES = {"lt", "le", "gt", "ge", "eq", "ne", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "remainder",
-            "fmod", "floor_divide", "tril", "triu"}  # fmt: skip
+COMPARING_CALLS = {
+    "lt", "le", "gt", "ge", "eq", "ne", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "remainder", "fmod",
+    "floor_divide", "tril", "triu",
+}  # fmt: skip
 """Calls that compare the entries of a constant with a number."""
-TAKES = {"getitem", "narrow", "slice", "split", "split_with_sizes", "select", "chunk"}
+POSITION_CALLS = {"getitem", "narrow", "slice", "split", "split_with_sizes", "select", "chunk"}
 """Calls in which a number is a position along an axis."""
 
 
 def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes that must be read at a larger size, each with the ratio to its size in the first run.
+    """Returns the axes along which a constant may change at larger sizes, so that one larger build must be recorded.
+
+    The value of each axis is the ratio of the larger size to its size in the first recording.
 
     Args:
         runs: recordings, numbered like the first; each but the first has one axis doubled.
@@ -37,49 +43,49 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
         base: the sizes of the first run.
 
     Raises:
-        Unreadable: positions are compared with a number that is larger than any build.
+        Unreadable: the module compares positions along an axis with a number larger than any size that can be built.
     """
     moving, found = set(live), dict[str, int]()
     alike: set[int] = set()  # constants without a difference along any axis that grows
     for calls in zip(*(run.calls for run in runs), strict=True):
-        call, name = calls[0], plain(calls[0].name)
-        read = [r.number for r in refs((call.arguments, call.keywords))]
+        call, name = calls[0], normalise_call_name(calls[0].name)
+        read = [r.number for r in call.iterate_inputs()]
         grown = [n for n in read if _find_growing_axes(runs, n)]
         differing = [n for n in grown if n not in moving and n not in alike]
-        if name.startswith(FILLS) or (name in KEEPS and not differing):
-            alike |= {r.number for r in refs(call.result)}
+        if name.startswith(CONSTANT_FACTORIES) or (name in STEADY_CALLS and not differing):
+            alike |= {r.number for r in iterate_refs(call.result)}
         axes = {axis for n in differing for axis in _find_growing_axes(runs, n)} if moving.intersection(read) else set()
-        if (name in COMPARES and differing) or (name in TAKES and grown):
+        if (name in COMPARING_CALLS and differing) or (name in POSITION_CALLS and grown):
             for axis in {axis for n in grown for axis in _find_growing_axes(runs, n)}:
                 numbers = [abs(x) for x in _iterate_steady_numbers(calls, runs) if abs(x) >= base[axis]]
                 size = base[axis]
                 while numbers and size < 2 * max(numbers):
                     size *= 2
-                if size > WIDEST:
+                if size > MAX_WIDE_SIZE:
                     what = (
                         f"compares positions along an axis that grows with {max(numbers):g}; no small "
                         "model shows what happens"
                     )
-                    raise refused(
+                    raise make_error(
                         f"{call.module or 'model'}: {call.name}", f"{what} there, so use a smaller number or --network"
                     )
                 if numbers:
                     found[axis] = max(found.get(axis, 0), size)
         for axis in axes:
             found.setdefault(axis, base[axis])
-    most = {axis: max(size // base[axis], _power_below(WIDEST / base[axis])) for axis, size in found.items()}
+    most = {axis: max(size // base[axis], _power_below(MAX_WIDE_SIZE / base[axis])) for axis, size in found.items()}
     return {axis: times for axis, times in most.items() if times > 1}
 
 
 def _power_below(ratio: float) -> int:
-    """Returns the largest power of two that is at most ``TIMES`` and at most ``ratio``."""
-    return next((2**k for k in reversed(range(TIMES.bit_length())) if 2**k <= min(ratio, TIMES)), 1)
+    """Returns the largest power of two that is at most ``WIDE_RATIO`` and at most ``ratio``."""
+    return next((2**k for k in reversed(range(WIDE_RATIO.bit_length())) if 2**k <= min(ratio, WIDE_RATIO)), 1)
 
 
 def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
     """Returns the axes with which the shape of a tensor changes."""
     shapes = [run.tensors[number].shape for run in runs]
-    return {run.doubled for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
+    return {run.enlarged_axis for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
 
 
 def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
@@ -92,7 +98,7 @@ def _iterate_scalars(tree: Any, run: Recording) -> Iterator[float]:
     """Yields the numbers inside nested arguments, including bounds of slices and tensors with one entry."""
     if isinstance(tree, slice):
         tree = (tree.start, tree.stop)
-    if isinstance(tree, Ref) and (x := run.tensors[tree.number]).numel() == 1 and not x.is_complex():
+    if isinstance(tree, TensorRef) and (x := run.tensors[tree.number]).numel() == 1 and not x.is_complex():
         yield float(x)
     elif isinstance(tree, int | float) and not isinstance(tree, bool):
         yield float(tree)

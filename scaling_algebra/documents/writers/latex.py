@@ -134,7 +134,7 @@ def _as_piece(cell: Cell) -> Piece | None:
 
 
 def _rooms(g: Grid) -> dict[int, int]:
-    """Selects the columns of a table whose cells wrap, and returns the width of each in characters.
+    """Selects the columns of a table in which text may wrap; returns their widths in characters, by column number.
 
     Columns with long words wrap, and further ones while the table is wider than a line.
     """

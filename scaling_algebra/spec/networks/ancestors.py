@@ -44,7 +44,9 @@ def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
 
 
 def find_last_tensor(network: Network, signal: str) -> str:
-    """Returns the role of the last tensor on the path to a signal, along first inputs; empty if there is none."""
+    """Follows the first input of every statement back from a signal, up to the first product with a tensor. Returns
+    the role of this tensor; empty if there is none.
+    """
     statement = network.producer(signal)
     while statement is not None:
         if isinstance(statement, Product) and statement.tensor:

@@ -26,7 +26,9 @@ def name_weight(network: Network, loss: str) -> str:
 
 @cache_on_network
 def find_selection_inputs(network: Network) -> Mapping[str, Function]:
-    """Returns the outputs of tensors that only selections read, each with its selection. They have no gradient."""
+    """Maps every tensor output that is read by a selection (top-K) and nothing else to this selection. Such outputs
+    have no gradient.
+    """
     only: dict[str, Function] = {}
     for s in reversed(network.statements):
         readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in network.consumers(s.out)]
@@ -37,9 +39,9 @@ def find_selection_inputs(network: Network) -> Mapping[str, Function]:
 
 @cache_on_network
 def find_buffers(network: Network) -> tuple[str, ...]:
-    """Returns the roles of tensors that only shift a selection.
+    """Returns the roles of tensors that are only added to the scores of a top-K selection, which have no gradient.
 
-    They have no gradient: each step is the sign of a count of tokens.
+    Such a tensor is stepped by the sign of a count: how many tokens chose an entry, less the mean.
     """
     outs = {role: {s.out for s in network.uses(role)} for role in network.tensors}
     return tuple(role for role, x in outs.items() if x and x <= find_selection_inputs(network).keys())

@@ -88,7 +88,7 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         record = parse_toml(text)
         for key, value in record.items():
             if isinstance(value, dict) and (inside := next((x for x in value if x in list_keys(NetworkFile)), "")):
-                raise UsageError(f"{inside} stands inside {key}; put it above the line [{key}]")
+                raise UsageError(f"{inside} belongs to the table [{key}] here; put it above the line [{key}]")
             if not value and key in ("name", "title"):
                 raise UsageError(f"{key} is {value!r}; it must be one line")
         kept: NetworkFile = read_value(NetworkFile, record)

@@ -31,17 +31,17 @@ class FunctionKind:
             ``stopped``: its gradient is zero (stop-gradient).
         powers: powers in its polynomial, by parity class: odd (1, 3); an exactly linear odd part plus an even part (1,
             2); no parity (0 to 3, where 0 is a mean that does not vanish with the argument).
-        bounded: beyond an argument of O(1), its effect is not a power of n.
-        steep: beyond an argument of O(1), its values are not a power of n.
-        homogeneous: of degree one, for an argument of any size.
-        positive: its values are not negative.
-        rising: its slope is positive wherever it is not zero.
-        signed: it has the sign of its argument.
-        selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
-            anew when the argument has moved by at least its spread, and is constant in the backward pass (routers
-            paper, App. F).
-        centres: a mean along ``over`` is subtracted.
-        spared: its argument has no heavy tails, by the assumption ``bounded-logits``.
+        bounded: True if, beyond an argument of O(1), its effect is not a power of n.
+        steep: True if, beyond an argument of O(1), its values are not a power of n.
+        homogeneous: True if it is homogeneous of degree one, for an argument of any size.
+        positive: True if its values are not negative.
+        rising: True if its slope is positive wherever it is not zero.
+        signed: True if it has the sign of its argument.
+        selects: True for a top-K selection along ``over``: a random mask with a Theta(1) fraction of ones multiplies
+            the value. It is drawn anew when the argument has moved by at least its spread, and is constant in the
+            backward pass (routers paper, App. F).
+        centres: True if a mean along ``over`` is subtracted.
+        spared: True if its argument has no heavy tails, by the assumption ``bounded-logits``.
     """
 
     name: str
@@ -66,7 +66,7 @@ class FunctionKind:
 
     @property
     def named_bounded(self) -> str:
-        """Name of the softmax to use instead when logits stay bounded."""
+        """Name of the variant of this softmax whose logits are assumed to stay bounded."""
         return "topk_bounded_softmax" if self.selects else "bounded_softmax"
 
     @property

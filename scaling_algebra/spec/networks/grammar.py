@@ -64,13 +64,13 @@ def network(
         raise UsageError(f"constants are {quote_value(constants)}; give the names of signals, such as ('C',)")
     if (lines := len(equations.strip().splitlines())) > MOST:
         raise UsageError(
-            f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter"
+            f"the equations have {lines} lines; give at most {MOST}; write equal layers once, with an index"
         )
     if len(equations) > LONG:
         raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}")
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
-            raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
+            raise UsageError(f"axes: {letter!r} is not an index; an index is a single letter, such as a or k")
         known = (*AXES, *FIXED)
         if axis not in known and str(axis).lower() in map(str.lower, known):
             raise UsageError(f"axes: {unknown_name_error('axis', str(axis), known)}")
@@ -111,11 +111,11 @@ def _check_calls(at: Equation, terms: Iterable[Factors], names: Container[str]) 
             raise at.wrong(str(what))
         noise = FUNCTIONS[name].kind == "noise"
         if noise and call.argument:
-            raise at.wrong(f"{name} reads nothing; write {name}()")
+            raise at.wrong(f"{name} takes no argument; write {name}()")
         if not noise and not call.argument:
             raise at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
         if call.over and not needs_index(name):
-            raise at.wrong(f"{name} acts on every entry, along no letter; leave out '; {call.over}' in {call}")
+            raise at.wrong(f"{name} acts on single entries and takes no index; leave out '; {call.over}' in {call}")
         _check_calls(at, call.argument, names)
 
 
@@ -188,7 +188,7 @@ class _EquationReader:
                 raise e.wrong(f"{name} is {what}; choose another name")
             first = self.made_in.setdefault(name, e.number)
             if first != e.number:
-                raise e.wrong(f"{name} is already made in equation {first}; choose another name")
+                raise e.wrong(f"{name} is already computed in equation {first}; choose another name")
 
     # expressions -----------------------------------------------------------------------------------------------
 
@@ -206,7 +206,9 @@ class _EquationReader:
         self._add(Sum(out, tuple(factors)), indices)
 
     def _add_product(self, out: str, indices: str, product: Factors) -> None:
-        """Adds the statements for ``out = product``; inner tensors act first and get signals of their own."""
+        """Adds the statements for ``out = product``. If it has several tensors, the last one acts first, and the
+        result of each but the first becomes a new signal.
+        """
         whole = product[0]
         if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._list_indices(whole)) <= set(indices):
             return self._add_function(out, indices, whole)
@@ -234,7 +236,7 @@ class _EquationReader:
                     f"a bias acts on the data, as in {write_indexed(tensor.name, tensor.indices + read)} data[{read}]"
                 )
                 raise self.at.wrong(
-                    f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
+                    f"no equation above computes {name}; if it is a tensor, it needs a factor on its right; {bias}"
                 )
             acted = [f for _, f in after]
             if not before:
@@ -274,28 +276,29 @@ class _EquationReader:
             source = Factor(self._make_name(), indices)
             self._add_sum(source.name, indices, call.argument)
         if missing := [x for x in indices if x not in source.indices]:
-            raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
+            raise self.at.wrong(f"index {missing[0]!r} of {self.at.out.name} is not in {call}")
         self._add(Function(out, name, source, self._find_index(call, indices)), indices)
 
     def _find_index(self, call: FunctionCall, indices: str) -> str:
         """Returns the index that a function acts along: the one that the call names, or else the only one."""
         if call.over and call.over not in indices:
-            raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
+            raise self.at.wrong(f"{call.name} acts along index {call.over!r}, which its argument does not have")
         if needs_index(call.name) and not indices:
-            raise self.at.wrong(f"{call.name} goes along a letter, and its argument has none")
+            raise self.at.wrong(f"{call.name} acts along an index, but its argument has none")
         if needs_index(call.name) and not call.over and len(indices) > 1:
             which = f"{', '.join(indices)}; say which, as in {call.name}(...; {indices[-1]})"
-            raise self.at.wrong(f"{call.name} goes along one letter of {which}")
+            raise self.at.wrong(f"{call.name} acts along one of the indices {which}")
         return call.over or indices[-1:]
 
     def _lift_call(self, call: FunctionCall, outside: str) -> Factor:
-        """Gives a function inside a product a signal of its own; its indices are those that the argument does not
-        sum."""
+        """Replaces a function inside a product by a new signal, whose indices are those of the argument that are not
+        summed inside it.
+        """
         if FUNCTIONS[call.name].kind == "noise":
-            raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
+            raise self.at.wrong(f"{call.name}() has no indices inside a product; give it an equation of its own")
         kept, summed = self._split_indices(call)
         if both := [x for x in summed if x in outside]:
-            raise self.at.wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
+            raise self.at.wrong(f"index {both[0]!r} is summed in {call} and also used outside; rename it inside")
         inner = Factor(self._make_name(), kept)
         self._add_function(inner.name, inner.indices, call)
         return inner
@@ -315,14 +318,18 @@ class _EquationReader:
                 self._make_factor(x)
         for letter in indices:
             if not any(letter in self._list_indices(x) for x in product):
-                raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_write_product(product)}")
+                raise self.at.wrong(f"index {letter!r} of {self.at.out.name} is not in {_write_product(product)}")
         for x in tensors:
             elsewhere = indices + "".join(self._list_indices(y) for y in product if y is not x)
             if lone := set(self._list_indices(x)) - set(elsewhere):
-                raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
+                raise self.at.wrong(
+                    f"index {min(lone)!r} of {x} occurs in no other factor and not in {self.at.out.name}"
+                )
 
     def _list_indices(self, x: NamedTerm | FunctionCall) -> str:
-        """Returns the indices of a factor; for a function, those that its argument does not sum."""
+        """Returns the indices of a factor. For a function these are the indices of its argument that are not summed
+        there.
+        """
         return self._check_indices(x) if isinstance(x, NamedTerm) else self._split_indices(x)[0]
 
     def _split_indices(self, call: FunctionCall) -> tuple[str, str]:
@@ -338,16 +345,20 @@ class _EquationReader:
         if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
-            raise self.at.wrong(f"{x.name} reads itself; give what is computed another name")
+            raise self.at.wrong(f"{x.name} is computed from itself; give the left side another name")
         if x.name in self.made_in:
-            raise self.at.wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
+            raise self.at.wrong(f"{x.name} is used before it is computed in equation {self.made_in[x.name]}")
         if x.name in FUNCTIONS:
             raise self.at.wrong(f"{x.name} is a function; write {x.name}(...)")
         kind = "multiplier" if x.indices is None else "tensor"
         if kind == "multiplier" and x.name in {*AXES, *self.axes.values()} - set(FIXED):
-            raise self.at.wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
+            raise self.at.wrong(
+                f"{x.name} is an axis, not a multiplier; write a multiplier such as alpha, whose power is then derived"
+            )
         if self.kinds.setdefault(x.name, kind) != kind:
-            raise self.at.wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
+            raise self.at.wrong(
+                f"{x.name} has indices only in some places; a tensor always has them, a multiplier never"
+            )
         return kind
 
     def _check_indices(self, x: NamedTerm) -> str:
@@ -355,9 +366,9 @@ class _EquationReader:
         indices = x.indices or ""
         for letter in indices:
             if letter not in self.axes:
-                raise self.at.wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
+                raise self.at.wrong(f'index {letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
         if len(set(indices)) < len(indices):
-            raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
+            raise self.at.wrong(f"{x} has an index twice; diagonals of tensors are not supported")
         return indices
 
     def _make_factor(self, x: NamedTerm) -> Factor:
@@ -399,23 +410,33 @@ class _EquationReader:
                 hint = f"is {near[0]} a misspelling of it?" if near else "the output is the last equation"
                 raise e.wrong(f"{e.out.name} is never read; {hint}")
         if last.out.indices:
-            raise last.wrong(f"the output {last.out} has letters; the last equation is a scalar, such as f = W[a] h[a]")
+            raise last.wrong(
+                f"the output {last.out} has indices; let the last equation compute a scalar, such as f = W[a] h[a]"
+            )
         if not self.symbols:
             raise last.wrong(
-                f"no tensor reaches {last.out.name}; a tensor is a name with letters that nothing computes"
+                f"{last.out.name} depends on no tensor; a tensor is a name with indices that no equation computes"
             )
         for name in self.steady:
             if name not in read:
                 what = "the input" if name == DATA else f"the constant {name}"
-                raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
+                raise last.wrong(f"no equation reads {what}; write one that does, such as h1[a] = W1[a,x] {name}[x]")
 
     def _check_losses(self, read: set[str]) -> None:
         """Checks that an auxiliary loss is a scalar with a weight, and that no equation reads it."""
         made = {s.out: s for s in self.statements}
         for name in self.losses:
             if name not in made or name in read or self.signals[name] or name == self.equations[-1].out.name:
-                what = "is read" if name in read else "is the output, or has letters" if name in made else "is not made"
-                raise UsageError(f"losses: {name} {what}; a loss is a number beside the output that nothing reads")
+                what = (
+                    "is read"
+                    if name in read
+                    else "is the output, or has indices"
+                    if name in made
+                    else "is not computed"
+                )
+                raise UsageError(
+                    f"losses: {name} {what}; a loss is a scalar that no equation reads, other than the output"
+                )
             if not (isinstance(s := made[name], Product) and s.multipliers and not s.tensor):
                 raise UsageError(f"losses: {name} has no weight; multiply it, as in {name} = weight load[i] phi[i]")
 
@@ -423,11 +444,11 @@ class _EquationReader:
         """Checks that roles belong to tensors, are valid names, and are distinct."""
         for symbol, role in self.roles.items():
             if self.kinds.get(symbol) == "multiplier":
-                raise UsageError(f"roles: {symbol} has no letters, so it is a multiplier; a tensor has letters")
+                raise UsageError(f"roles: {symbol} is a multiplier, as it has no indices; only tensors have roles")
             if symbol not in self.symbols:
                 raise UsageError(f"roles: {unknown_name_error('tensor', symbol, self.symbols)}")
             if not (isinstance(role, str) and ROLE.fullmatch(role)):
-                raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
+                raise UsageError(f"roles: {symbol} has the role {role!r}; give a name, such as expert_in")
             if role in self.steady or role in self.signals:
                 raise UsageError(f"roles: {symbol} has the role {role}, but {role} is a signal; choose another name")
         symbol_of: dict[str, str] = {}
@@ -435,4 +456,7 @@ class _EquationReader:
             first = symbol_of.setdefault(self.roles.get(symbol, symbol), symbol)
             if first != symbol:
                 role = self.roles.get(symbol, symbol)
-                raise UsageError(f"roles: {first} and {symbol} have the role {role}; to tie them, use one tensor twice")
+                raise UsageError(
+                    f"roles: {first} and {symbol} have the same role {role}; give each its own, "
+                    "or tie them by using one tensor twice"
+                )

@@ -61,7 +61,9 @@ def summed_expert_indices(network: Network, statement: Product) -> str:
 
 @cache_on_network
 def tracked_indices(network: Network) -> str:
-    """Returns the indices of axes along which functions act. Signals keep these even if the axes do not grow."""
+    """Returns the indices of axes along which a function, such as a softmax or norm, acts. Signals keep these indices
+    even if the axes do not grow.
+    """
     gates = (balanced_indices(network, s, k) for s in find_aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spread_functions(network)), *gates))}
     return "".join(x for x, axis in network.indices.items() if axis in along)
@@ -75,8 +77,9 @@ def centred_axes(network: Network) -> frozenset[str]:
 
 
 def nonlinear_functions(network: Network) -> list[Function]:
-    """Returns the functions that need not be linear in their argument: all but those without one and gates held
-    fixed."""
+    """Returns the functions that may be nonlinear in their argument: all except those without an argument and gates
+    that are held fixed.
+    """
     return [*network.live, *(s for s in network.functions if s.inputs and not s.gates)]
 
 
@@ -158,7 +161,9 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
 
 
 def _merge_classes(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Merges the classes of the two indices of each pair."""
+    """Merges, for each pair of indices, the classes that contain them. ``alike`` maps an index to its class and is
+    changed in place.
+    """
     for x, y in pairs:
         alike[x] |= alike[y]
         alike |= dict.fromkeys(alike[x], alike[x])

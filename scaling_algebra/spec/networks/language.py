@@ -134,7 +134,7 @@ class Function:
 
     @property
     def stands_for(self) -> bool:
-        """True if a polynomial represents it that is not the function itself."""
+        """True if the engine analyses a polynomial in place of the function."""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
@@ -157,8 +157,10 @@ class Network:
         axes: axis of each index.
         signals: indices of each signal; ``data`` is the input.
         statements: the equations.
-        beside: indices, with their axes, of other networks whose signals occur together with those of this one.
-        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, each of which uses up a gauge freedom.
+        beside: index names of other networks, with their axes, if signals of those networks are combined with signals
+            of this one.
+        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, so that redundant multipliers become
+            unknowns (``multipliers.py``).
         frozen: roles of tensors that are not trained.
         zero: roles of tensors that start at zero.
         constants: signals besides the data that no equation computes.
@@ -291,7 +293,7 @@ class Network:
         own = [axis for axis in dict.fromkeys(self.axes.values()) if axis not in self.beside.values()]
         spares = max(_SPARES, *(len(s.inputs) for s in self.statements))
         most = dict.fromkeys(own, 2)
-        for s in self.statements:  # an index of each of its letters may meet one of another equation
+        for s in self.statements:  # each of its indices may occur together with one of another equation
             there = [self.axes[x] for x in {*self.signals[s.out]}.union(*(x.indices for x in s.inputs))]
             most |= {axis: max(most[axis], there.count(axis)) for axis in most}
         for axis, count in [*((axis, spares) for axis in own), *((axis, 2 * most[axis] - 4) for axis in own)]:

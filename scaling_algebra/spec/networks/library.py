@@ -27,7 +27,9 @@ TITLES: Mapping[str, str] = {
 
 
 class _Library(Mapping[str, Network]):
-    """Networks by name, read on first use. Iteration leaves out those marked ``apart``."""
+    """The shipped networks by name, each read on first use. Iteration omits networks marked ``apart`` in
+    ``library.toml``.
+    """
 
     def __getitem__(self, name: str) -> Network:
         return _read_architecture(name)
@@ -65,7 +67,9 @@ def architecture(name: str) -> Network:
 
 
 def replace_gates(network: Network) -> Network:
-    """Returns the network with its fixed gates replaced by sigmoids, which train; unchanged if it has none."""
+    """Returns the network with every gate whose values are held fixed replaced by a sigmoid, which trains; unchanged
+    if there is none.
+    """
     if network == MOE_BLOCK:
         return ARCHITECTURES["moe-sigmoid"]
     if not any(s.held for s in network.functions):

@@ -60,7 +60,9 @@ def hold_names(network: Network, names: Iterable[str]) -> Network:
 
 
 def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
-    """Returns the multipliers that use up the gauge freedom that the fixed names leave, in order of appearance."""
+    """Returns the multipliers that stay 1, in order of appearance: those that use up the gauge freedom which the names
+    in ``held`` leave.
+    """
     space: list[dict[str, Fraction]] = []
     for s in network.statements:
         if isinstance(s, Product):

@@ -89,7 +89,9 @@ def parse_equation(number: int, text: str) -> Equation:
         UsageError: one line that says where the equation cannot be read.
     """
     if text.count("(") > DEEP:
-        raise _equation_error(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
+        raise _equation_error(
+            number, text, f"functions are nested more than {DEEP} deep; give the inner ones equations of their own"
+        )
     reader = _TokenReader(text)
     try:
         return Equation(number, text, *reader.parse_equation())
@@ -167,7 +169,7 @@ class _TokenReader:
         return found[0]
 
     def _take(self, mark: str) -> bool:
-        """Reads a mark if it is next, and returns whether it was."""
+        """Reads a character such as ``=`` or ``+`` if it is next, and returns whether it was."""
         if not self.text.startswith(mark, self.at):
             return False
         self._skip(self.at + 1)
@@ -184,14 +186,14 @@ class _TokenReader:
 
 HINTS = {
     "+=": "write the whole sum, such as h2[a] = h1[a] + V[a,b] h1[b]",
-    "-": "signs change no exponent, so write +; a difference that cancels is not covered",
-    "(": "parentheses belong to functions; give what is inside an equation of its own",
-    "/": "there is no division; name a multiplier, such as alpha, and its power is derived",
-    "^": "there are no powers; write the factor twice",
-    "*": "one * between two factors, and a power as the factor twice",
-    ",": "the letter that a function goes along stands behind a semicolon, as in softmax(psi[i,k]; k)",
-    "=": "one = in an equation, and one equation on a line",
-    "": "an equation has names with letters, +, * and functions",
+    "-": "signs change no exponent, so write +; differences that cancel are not supported",
+    "(": "parentheses are only for functions; give their content an equation of its own",
+    "/": "there is no division; write a multiplier, such as alpha, whose power is then derived",
+    "^": "there are no powers; write the factor several times",
+    "*": "write one * between two factors, and a power as a factor that is repeated",
+    ",": "write the index that a function acts along after a semicolon, as in softmax(psi[i,k]; k)",
+    "=": "write one = in an equation, and one equation on a line",
+    "": "an equation consists of names with indices, +, * and functions",
 }
 """Advice about text that cannot be read, by its beginning."""
 
@@ -204,13 +206,13 @@ def _explain_syntax(text: str, at: int) -> str:
     here = f"cannot read {word[0]!r}" if word else "something is missing"
     where = f"{here} after {last[0]!r}" if last else f"{here} at the beginning"
     if before.count("[") > before.count("]"):
-        hint = "letters are single characters with commas between them, as in W2[i,k,a]"
+        hint = "write indices as single characters with commas between them, as in W2[i,k,a]"
     elif rest[:1].isdigit():
         hint = "constants change no exponent; leave them out"
     elif "=" not in before and not rest.startswith("+="):
-        hint = "one signal stands on the left, as in h1[a] = W1[a,x] data[x]"
+        hint = "write one signal on the left, as in h1[a] = W1[a,x] data[x]"
     elif not rest:
-        hint = "an equation is on one line, as in h1[a] = W1[a,x] data[x]"
+        hint = "write the whole equation on one line, as in h1[a] = W1[a,x] data[x]"
     else:
         hint = next((hint for mark, hint in HINTS.items() if rest.startswith(mark)), HINTS[""])
     return f"{where}; {hint}"

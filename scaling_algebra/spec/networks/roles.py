@@ -37,10 +37,11 @@ class MatrixShape:
 
 
 def matrix_shape(network: Network, role: str, flattened: bool = False, per: str = "") -> MatrixShape:
-    """Returns rows and columns of a tensor as a matrix optimizer takes them.
+    """Returns which indices of a tensor a matrix optimizer takes as rows and columns, and which count separate
+    matrices.
 
-    One matrix is that of one expert in one layer. Kernels of fixed size, one for each channel, are the rows of one
-    matrix.
+    By default every expert of every layer has a matrix of its own. If every channel has a kernel of fixed size, the
+    kernels are the rows of one matrix.
 
     Args:
         network: the network.
@@ -202,13 +203,15 @@ def name_pathways(network: Network, signal: str) -> dict[str, str]:
 
 
 def find_forks(network: Network, signal: str) -> tuple[str, ...]:
-    """Returns the names of a signal's paths to experts and to their router; empty unless it leads to both."""
+    """Returns the names of the paths on which a signal reaches experts and their router; empty unless it
+    reaches both.
+    """
     paths = {path: _find_kind(network, via) for path, via in name_pathways(network, signal).items()}
     return tuple(x for x, kind in paths.items() if kind) if {"expert", "router"} <= {*paths.values()} else ()
 
 
 def _find_kind(network: Network, signal: str) -> str:
-    """Returns ``router`` if a signal leads only to gates of experts, ``expert`` if only to experts, else ""."""
+    """Returns ``router`` if a signal enters sums over experts only as a gate, ``expert`` if only as a term, else ""."""
     ends = set[str]().union(*(_find_ends(network, signal, e) for e in experts(network)))
     return ends.pop() if len(ends) == 1 else ""
 
@@ -217,7 +220,7 @@ def _find_ends(network: Network, signal: str, e: ExpertSum) -> set[str]:
     """Follows a signal up to the next sums over experts.
 
     Returns:
-        Where it arrives at the sum ``e``: a set of ``router`` (a gate) and ``expert``, possibly empty.
+        How the signal enters the sum ``e``: ``router`` (as a gate), ``expert`` (as a term), both, or neither.
     """
     sums, ends, seen, todo = {s.out for s in find_aggregations(network)}, set[str](), set[str](), [signal]
     while todo:
@@ -247,7 +250,9 @@ def _tensors_on_path(network: Network, statement: Statement, k: int) -> tuple[st
 
 
 def _tensors_of_factor(network: Network, statement: Product, k: int) -> tuple[str, ...]:
-    """Returns the tensors between a product's output and its k-th factor: its own, or those that the factor gates."""
+    """Returns the tensors that multiply the k-th factor of a product: its own tensor, or, if the factor is a gate,
+    those of the signal that it weighs. Empty if the product expands to several terms.
+    """
     terms = expand_product(network, statement, without=k)
     return tuple(x.name for x in terms[0].tensors) if len(terms) == 1 else ()
 
@@ -260,7 +265,10 @@ def _split_by_modes(*roles: str) -> dict[str, dict[str, Mode]]:
 
 
 def _split_path(path: str, roles: tuple[str, ...]) -> dict[str, dict[str, Mode]]:
-    """Returns the parts of the gradient on a path: by up to two tensors, or the pieces of the expert or router path."""
+    """Splits the gradient on a path by the initial values and updates of one or two tensors. Paths through three
+    tensors are split into the pieces of MSSP paper, App. I.3, if they are named ``expert`` or ``router``; other paths
+    are not split.
+    """
     if len(roles) == 3 and path == "expert":
         labels = {"init-init": "A4", "init-update": "A5", "update-init": "A6", "update-update": "E"}
         return {

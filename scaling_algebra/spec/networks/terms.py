@@ -69,7 +69,7 @@ def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
         For each such signal (``y_1``) the products that read it, one after the other, up to a signal that a module
         computes (``y``).
     """
-    spread = set[str]()  # signals with letters of a tensor alone, which no sum has taken
+    spread = set[str]()  # signals with an index that only a tensor introduces and no sum has removed yet
     for s in network.linear:
         read = "".join(x.indices for x in s.factors)
         own = s.tensor is not None and not set(s.tensor.indices) <= set(read)

@@ -1,6 +1,6 @@
 """Chooses the names in the equations of a traced module: axes, index names, symbols of tensors, names of signals.
 
-Read next: ``writing.py``.
+Read next: ``equation_writer.py``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .nodes import (
-    Blend,
     Concatenation,
     ContractionNode,
     DataNode,
+    EntryPick,
     EquationConstant,
+    FixedConcatenation,
     FunctionNode,
     IndexClass,
     Parameter,
-    Pick,
     Sizes,
     TracedNode,
     Unreadable,
-    refused,
+    make_error,
 )
 
-LETTERS = {
+INDEX_NAMES = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
     "R": "PQR",
 }  # fmt: skip
@@ -77,12 +77,12 @@ class EquationNames:
         signals: signal name of each node, by number.
         constants: name of each constant, by what identifies it.
         frozen: names of frozen tensors.
-        cuts: for each parameter, the (dimension, start, end) of every part of it that is read.
+        part_bounds: for each parameter, the (dimension, start, end) of every part of it that is read.
         spans: for each part of a parameter, the slice that it covers.
         reserved: names that are in use.
         axis_of: axis of each index class.
-        letter_of: preferred index name of each index class.
-        part_names: for each part of a tensor, its name in the equations.
+        preferred_names: preferred index name of each index class.
+        part_names: for each part of a tensor (such as the q rows of a packed qkv), its name in the equations.
         data: the node of the input.
         tokens: index classes of the batch and sequence dimensions of the input.
         dropped: the token classes that no operation mixes; the equations omit their indices.
@@ -95,13 +95,13 @@ class EquationNames:
         self.signals: dict[int, str] = {}
         self.constants: dict[Any, str] = {}
         self.frozen: list[str] = []
-        self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
+        self.part_bounds: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.spans: dict[str, Span] = {}
         self.reserved = {"data", "f", *FUNCTIONS}
-        own = [axis for axis in self.base if axis not in LETTERS]  # axes that only this build function has
-        self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
+        own = [axis for axis in self.base if axis not in INDEX_NAMES]  # axes that only this build function has
+        self.pools = {**INDEX_NAMES, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
-        self.letter_of: dict[IndexClass, str] = {}
+        self.preferred_names: dict[IndexClass, str] = {}
         self.part_names = _number_parts(n.name for n in nodes if isinstance(n, Parameter))
         self._find_data(nodes)
 
@@ -115,27 +115,27 @@ class EquationNames:
         if not datas:
             raise Unreadable("model: the output does not depend on the input; let forward use it")
         self.data = max(datas, key=lambda n: len(n.indices))
-        hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
+        hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.find_root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        self.tokens = {x.root() for x in sequence}
+        self.tokens = {x.find_root() for x in sequence}
         beside: set[IndexClass] = set()
         for node in nodes:
-            if isinstance(node, Blend):  # an index along which tokens are concatenated is a token index
+            if isinstance(node, FixedConcatenation):  # an index along which tokens are concatenated is a token index
                 last = len(node.indices) - 1
-                places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
+                places = {c.indices[m.index(last)].find_root() for c, m in node.sources if last in m}
                 if places & self.tokens:
-                    self.tokens.add(node.indices[-1].root())
+                    self.tokens.add(node.indices[-1].find_root())
                     beside |= places
-        loose = {x.root() for x in self.data.indices if self.find_axis(x) == "S"} - beside
+        loose = {x.find_root() for x in self.data.indices if self.find_axis(x) == "S"} - beside
         for node in nodes:
             mixed = [node.indices[k] for k in node.over]
             if isinstance(node, ContractionNode):
                 mixed += [x for label, x in node.labels.items() if label not in node.out]
-            if isinstance(node, Pick):
+            if isinstance(node, EntryPick):
                 mixed.append(node.source.indices[node.slot])
             if isinstance(node, Parameter):
                 mixed += node.indices
-            loose -= {x.root() for x in mixed}
+            loose -= {x.find_root() for x in mixed}
         self.dropped = loose
 
     def find_axis(self, index: IndexClass) -> str:
@@ -147,7 +147,7 @@ class EquationNames:
         Raises:
             Unreadable: the sizes at the builds are no multiple of one axis.
         """
-        index = index.root()
+        index = index.find_root()
         if index not in self.axis_of:
             powers = fit_powers(index.sizes, self.builds)
             if powers is None or len(powers) > 1 or any(p != 1 for p in powers.values()):
@@ -168,7 +168,7 @@ class EquationNames:
         """Returns whether the axis of an index class may grow."""
         return self.find_axis(index) not in FIXED
 
-    def letters(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
+    def assign_index_names(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
         """Assigns index names to the labels of one equation; labels of the same axis get different names.
 
         Args:
@@ -179,25 +179,25 @@ class EquationNames:
         """
         found: dict[int, str] = {}
         for label, index in index_of.items():
-            index = index.root()
+            index = index.find_root()
             if index in self.dropped:
                 found[label] = ""
                 continue
             axis = self.find_axis(index)
             pool = [*self.pools[axis], *(chr(0x430 + 16 * [*self.pools].index(axis) % 64 + k) for k in range(8))]
-            if index not in self.letter_of:
-                known = {x for other, x in self.letter_of.items() if self.find_axis(other) == axis}
-                self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
-            free = (x for x in (self.letter_of[index], *pool) if x not in found.values())
-            if not (letter := next(free, "")):
+            if index not in self.preferred_names:
+                known = {x for other, x in self.preferred_names.items() if self.find_axis(other) == axis}
+                self.preferred_names[index] = next((x for x in pool[:4] if x not in known), pool[0])
+            free = (x for x in (self.preferred_names[index], *pool) if x not in found.values())
+            if not (index_name := next(free, "")):
                 raise Unreadable(f"{axis}: one equation has too many indices of this axis; split the call")
-            found[label] = letter
-            self.axes[letter] = axis
+            found[label] = index_name
+            self.axes[index_name] = axis
         return found
 
     def name_slots(self, node: TracedNode) -> list[str]:
         """Returns the index name of each slot of a node."""
-        return [*self.letters(dict(enumerate(node.indices))).values()]
+        return [*self.assign_index_names(dict(enumerate(node.indices))).values()]
 
     def reserve_name(self, stem: str) -> str:
         """Returns and reserves an unused name: ``stem``, ``stem_2``, ... The name of its gradient (``g`` + name) is
@@ -230,12 +230,12 @@ class EquationNames:
             spans[part[0].name] = part[1], part[2][0], part[3][0]
             part = part[0].part
         for whole, span in spans.items():
-            for other, there in self.cuts.setdefault(whole, {}).items():
+            for other, there in self.part_bounds.setdefault(whole, {}).items():
                 apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
                 if there != span and (other == name or not apart):
                     why = "is used both whole and in parts, or split in two ways; make a parameter of each part"
-                    raise refused(name, why)
-            self.cuts[whole][name] = span
+                    raise make_error(name, why)
+            self.part_bounds[whole][name] = span
         name = self.part_names.get(name, name)
         if (at := _locate_part(node)) is not None:
             count = tuple(b - a for a, b in zip(*at[1:], strict=True))
@@ -251,13 +251,13 @@ class EquationNames:
         self.frozen += [name] if node.frozen else []
         return symbol
 
-    def write_tensor(self, node: TracedNode, letters: Iterable[str]) -> str:
+    def write_tensor(self, node: TracedNode, indices: Iterable[str]) -> str:
         """Writes a tensor with its indices, such as ``W[a,b]``.
 
         Raises:
             Unreadable: equations cannot contain it.
         """
-        if isinstance(node, Concatenation) or (node.weight and not isinstance(node, Parameter | FunctionNode)):
+        if isinstance(node, Concatenation) or (node.is_weight and not isinstance(node, Parameter | FunctionNode)):
             what = (
                 "a concatenation over which no product sums"
                 if isinstance(node, Concatenation)
@@ -265,21 +265,21 @@ class EquationNames:
             )
             raise node.fail(f"{what} cannot be written as equations; use its parts, or make it a parameter")
         if isinstance(node, EquationConstant):
-            return self.write_constant(node.number, letters)
+            return self.write_constant(node.number, indices)
         if isinstance(node, Parameter):
-            return write_indexed(self.name_parameter(node), letters)
-        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), letters)
+            return write_indexed(self.name_parameter(node), indices)
+        return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), indices)
 
-    def write_constant(self, key: Any, letters: Iterable[str]) -> str:
+    def write_constant(self, key: Any, indices: Iterable[str]) -> str:
         """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""
         if key not in self.constants:
             self.constants[key] = self.reserve_name("C")
-        return write_indexed(self.constants[key], letters)
+        return write_indexed(self.constants[key], indices)
 
 
-def write_indexed(name: str, letters: Iterable[str]) -> str:
+def write_indexed(name: str, indices: Iterable[str]) -> str:
     """Writes a name with its non-empty indices: ``h[a,b]``, or ``h`` without any."""
-    inside = ",".join(x for x in letters if x)
+    inside = ",".join(x for x in indices if x)
     return f"{name}[{inside}]" if inside else name
 
 
@@ -311,9 +311,9 @@ def _locate_part(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
     if node.part is None or not isinstance(node.part[0], Parameter):
         return None
     whole, (_, slot, start, stop) = node.part[0], node.part
-    before, count = _locate_part(whole), len(whole.indices[slot].root().sizes)
+    before, count = _locate_part(whole), len(whole.indices[slot].find_root().sizes)
     start, stop = (x * (count // len(x)) for x in (start, stop))
-    dims, indices = whole.axes, [x.root().sizes for x in whole.indices]
+    dims, indices = whole.axes, [x.find_root().sizes for x in whole.indices]
     if dims[slot] in dims[:slot] or (whole.part is not None and (before is None or before[0] != dims[slot])):
         return None
     for x in (x for d, x in zip(dims[slot + 1 :], indices[slot + 1 :], strict=False) if d == dims[slot]):

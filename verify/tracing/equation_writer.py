@@ -1,6 +1,6 @@
 """Writes the graph of a module as the text of a network (TOML): one equation for each node.
 
-There is one function for each kind of node. Read next: ``naming.py`` (names of axes, indices and tensors),
+There is one function for each kind of node. Read next: ``equation_names.py`` (names of axes, indices and tensors),
 ``models.py`` (uses the text), ``docs/networks.md`` (the language).
 """
 
@@ -15,38 +15,38 @@ from typing import Any
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 
-from .entries import NAMES
+from .activations import ELEMENTWISE_FUNCTIONS
+from .equation_names import EquationNames, Powers, fit_powers, write_indexed
 from .graph import View
-from .naming import EquationNames, Powers, fit_powers, write_indexed
 from .nodes import (
     Concatenation,
     ContractionNode,
-    FewChosen,
+    EntryPick,
     FunctionNode,
     Leaf,
     Parameter,
-    Pick,
-    Scaled,
+    PartialTopK,
     Selection,
-    Shift,
+    ShiftedSignal,
     SumNode,
     TracedNode,
-    refused,
-    walk,
+    UnabsorbedFactor,
+    make_error,
+    walk_graph,
 )
 
-GATES = {
+GATE_AXES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
     "normed_topk_sigmoid": "K", "normed_topk": "K", "normed_sigmoid_topk": "M",
 }  # fmt: skip
 """Functions of router scores, and the axis by whose size their values are smaller than 1 (1/M for a softmax)."""
-HELD = "{} over experts is held at its mean and slope (assumption B2)"
+GATE_NOTE = "{} over experts is held at its mean and slope (assumption B2)"
 """Note on a function of router scores."""
-Sides = tuple[Iterable[str], str]
+EquationSides = tuple[Iterable[str], str]
 """An equation: the indices of its left side, and its right side as text."""
 
 
-class Writer:
+class NetworkWriter:
     """The text of one network.
 
     Attributes:
@@ -56,31 +56,31 @@ class Writer:
         notes: notes on what the equations change or leave out, as (path of the module, text).
         factors: for each multiplier, the path of the module and the powers of the sizes that the module multiplies by.
         multiplied: for each parameter, the powers of the sizes that the module multiplies by directly at it.
-        beside: the same for every parameter that occurs in a product, by its original name.
-        scales: for each multiplier, the path of the module, the powers, and the parameters of its product.
-        acts: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
-        held: for each node that holds gates, the powers of the sizes that their values are proportional to.
+        absorbed: the same for every parameter that occurs in a product, by its original name.
+        multipliers: for each multiplier, the path of the module, the powers, and the parameters of its product.
+        summed_axes: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
+        gate_powers: for each node that holds gates, the powers of the sizes that their values are proportional to.
     """
 
     def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
-        nodes = list(walk(output.node))
+        nodes = list(walk_graph(output.node))
         self.name, self.names = name, EquationNames(nodes, builds)
         self.lines: list[tuple[str, str, TracedNode | None]] = []
         self.notes: list[tuple[str, str]] = []
-        self.scales: dict[str, tuple[str, Powers, list[str]]] = {}
+        self.multipliers: dict[str, tuple[str, Powers, list[str]]] = {}
         self.multiplied: dict[str, Powers] = {}
-        self.beside: dict[str, Powers] = {}
-        self.held: dict[int, Powers] = {}
-        self.acts = _fan_ins(self.names, nodes)
+        self.absorbed: dict[str, Powers] = {}
+        self.gate_powers: dict[int, Powers] = {}
+        self.summed_axes = _collect_summed_axes(self.names, nodes)
         for node in nodes:
-            if isinstance(node, Leaf | Concatenation) or node.weight:
+            if isinstance(node, Leaf | Concatenation) or node.is_weight:
                 continue
-            letters, right = _statement(self, node)
-            self.lines.append((self.names.write_tensor(node, letters), right, node))
-        self.lines.append(("f", _trained(self, output.node), None))
-        self.factors = _multipliers(self)
+            indices, right = _write_statement(self, node)
+            self.lines.append((self.names.write_tensor(node, indices), right, node))
+        self.lines.append(("f", _write_output(self, output.node), None))
+        self.factors = _collect_multipliers(self)
 
-    def text(self) -> str:
+    def write_toml(self) -> str:
         """Returns the network as TOML."""
         width = max(len(left) for left, _, _ in self.lines)
         equations = "\n".join(f"{left:<{width}} = {right}" for left, right, _ in self.lines)
@@ -90,27 +90,27 @@ class Writer:
         own = {symbols[role]: str(Power.of(powers)) for role, powers in self.multiplied.items()}
         return "\n".join([
             f"name = {json.dumps(self.name)}",
-            f"axes = {_table(axes)}",
-            f"roles = {_table(self.names.parameters)}",
+            f"axes = {_format_inline_table(axes)}",
+            f"roles = {_format_inline_table(self.names.parameters)}",
             *([f"constants = {json.dumps([*self.names.constants.values()])}"] if self.names.constants else []),
-            *([f"multiplied = {_table(own)}"] if own else []),
+            *([f"multiplied = {_format_inline_table(own)}"] if own else []),
             f'equations = """\n{equations}\n"""\n',
         ])  # fmt: skip
 
 
-def _product(writer: Writer, node: ContractionNode) -> Sides:
+def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSides:
     """Returns the equation of a product, in the order: multiplier, gates, parameters, the signal they act on.
 
     Parameters are ordered so that the first one to act on the signal stands next to it: ``alpha gate[e] V[a,b] h[b]``.
 
     Raises:
         Unreadable: it has no signal, or a factor that is not a power of the sizes.
-        Scaled: no parameter can absorb the factor.
+        UnabsorbedFactor: no parameter can absorb the factor.
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
-    letters = names.letters({x: node.labels[x] for x in labels})
-    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(letters[x] for x in mine)]
+    indices = names.assign_index_names({x: node.labels[x] for x in labels})
+    tensors = [(c, mine) for c, mine in node.sources if isinstance(c, Parameter) and any(indices[x] for x in mine)]
     signals = [s for s in node.sources if s not in tensors]
     if not signals:
         raise node.fail(
@@ -137,116 +137,122 @@ def _product(writer: Writer, node: ContractionNode) -> Sides:
         chain.insert(0, rest.pop(at))
         have |= set(chain[0][1])
     text = [
-        _acting(writer, c, at) if isinstance(c, Parameter) and (c, mine) in signals else names.write_tensor(c, at)
+        _write_parameter_as_signal(writer, c, at)
+        if isinstance(c, Parameter) and (c, mine) in signals
+        else names.write_tensor(c, at)
         for c, mine in [*gates, *chain, *core]
-        for at in [[letters[x] for x in mine]]
+        for at in [[indices[x] for x in mine]]
     ]
-    summed = {x for x in labels if x not in node.out and letters[x] and names.is_growing(node.labels[x])}
+    summed = {x for x in labels if x not in node.out and indices[x] and names.is_growing(node.labels[x])}
     gated = any(summed & {*mine} for _, mine in gates)
-    tied = any(f and writer.acts[c.name] - {f} for c, mine in tensors for f in [_summed(names, node, mine)])
+    tied = any(
+        f and writer.summed_axes[c.name] - {f} for c, mine in tensors for f in [_list_summed_axes(names, node, mine)]
+    )
     powers = fit_powers(node.factor, names.builds) if node.factor else {}
     if powers is None:
         why = f"multiplies by {node.factor} at the sizes that were built, which is not a power of the sizes; "
         raise node.fail(why + "multiply by a power of them")
     own = dict(powers)
     for c, mine in signals:
-        for axis, power in writer.held.get(c.number, {}).items():
+        for axis, power in writer.gate_powers.get(c.number, {}).items():
             if summed & {*mine}:
                 own[axis] = own.get(axis, Fraction(0)) + power
     own = {axis: power for axis, power in own.items() if power}
     if (summed and (not tensors or gated)) or tied:
         experts = any(names.find_axis(node.labels[x]) == "M" for x in summed)
         name = names.reserve_name("alpha" if experts else "scale")
-        writer.scales[name] = node.where, own, [c.name for c, _ in tensors]
+        writer.multipliers[name] = node.where, own, [c.name for c, _ in tensors]
         text.insert(0, name)
     else:
-        _beside(writer, node, tensors, own)
-    return [letters[x] for x in node.out], " ".join(text)
+        _absorb_factor(writer, node, tensors, own)
+    return [indices[x] for x in node.out], " ".join(text)
 
 
-def _sum(writer: Writer, node: TracedNode) -> Sides:
+def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
     """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
     names = writer.names
-    letters, terms = names.name_slots(node), []
+    indices, terms = names.name_slots(node), []
     for t, labels in node.sources:
-        mine = [letters[x] for x in labels]
-        lacks = [x for k, x in enumerate(letters) if k not in labels and x]
-        if t.weight:
-            terms.append(_bias(names, t, mine, letters))
+        mine = [indices[x] for x in labels]
+        lacks = [x for k, x in enumerate(indices) if k not in labels and x]
+        if t.is_weight:
+            terms.append(_write_bias(names, t, mine, indices))
         else:
             terms.append(
                 " ".join([names.write_tensor(t, mine), *([names.write_constant(tuple(lacks), lacks)] if lacks else [])])
             )
-    return letters, " + ".join(terms)
+    return indices, " + ".join(terms)
 
 
-def _shift(writer: Writer, node: Shift) -> Sides:
+def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
     The constant has the same value along axes that grow; if it varies there, a frozen tensor is added, too.
     """
     names = writer.names
-    letters = names.name_slots(node)
+    indices = names.name_slots(node)
     terms = [
-        names.write_tensor(node.source, [letters[x] for x in node.sources[0][1]]),
-        names.write_constant(node.number, letters),
+        names.write_tensor(node.source, [indices[x] for x in node.sources[0][1]]),
+        names.write_constant(node.number, indices),
     ]
     if node.frozen:
         symbol = names.reserve_name("Constant")
         names.parameters[symbol] = name = symbol.lower()
         names.frozen.append(name)
-        terms.append(f"{write_indexed(symbol, letters)} {names.write_constant((), ())}")
-    return letters, " + ".join(terms)
+        terms.append(f"{write_indexed(symbol, indices)} {names.write_constant((), ())}")
+    return indices, " + ".join(terms)
 
 
-def _function(writer: Writer, node: FunctionNode) -> Sides:
+def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
     """Returns the equation of a function, with the index that it acts along: ``y[a] = rmsnorm(x[a]; a)``.
 
     Raises:
         Unreadable: the language does not have the function, or it is a top-K along an axis other than M.
     """
     names = writer.names
-    name, letters = node.name, names.name_slots(node)
-    along = [k for k in node.over if letters[k]]
+    name, indices = node.name, names.name_slots(node)
+    along = [k for k in node.over if indices[k]]
     grow = [k for k in along if names.is_growing(node.indices[k])]
     if len(along) > 1:
         alone = f"divided by its rms over batch and positions ({len(along)} axes that do not grow, read as one)"
         one = f"{name} over {len(along)} axes is read as {name} over {'the one that grows' if grow else 'the first'}"
         writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
-    over = letters[(grow or along)[0]] if along else ""
-    if name in GATES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
-        writer.notes.append((node.where, HELD.format(name)))
-        axis = GATES[name] if GATES[name] != "K" or "K" in names.base else "M"
-        writer.held[node.number] = {axis: Fraction(-1)} if axis else {}
+    over = indices[(grow or along)[0]] if along else ""
+    if name in GATE_AXES and any(names.find_axis(node.indices[k]) == "M" for k in node.over):
+        writer.notes.append((node.where, GATE_NOTE.format(name)))
+        axis = GATE_AXES[name] if GATE_AXES[name] != "K" or "K" in names.base else "M"
+        writer.gate_powers[node.number] = {axis: Fraction(-1)} if axis else {}
         name, over = "gate", ""
     elif isinstance(node, Selection):
         raise node.fail("a top-K along an axis other than M; let build(sizes) take M, the number of experts")
-    if name not in FUNCTIONS or (node.over and name in NAMES):
+    if name not in FUNCTIONS or (node.over and name in ELEMENTWISE_FUNCTIONS):
         raise node.fail(f"{name} is no function of the equations; give the equations with --network")
-    mine = [letters[x] for x in node.sources[0][1]]
+    mine = [indices[x] for x in node.sources[0][1]]
     inner = (
-        _acting(writer, node.source, mine)
+        _write_parameter_as_signal(writer, node.source, mine)
         if isinstance(node.source, Parameter)
         else names.write_tensor(node.source, mine)
     )
-    return letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})"
+    return indices, f"{name}({inner}{f'; {over}' if over and sum(map(bool, indices)) > 1 else ''})"
 
 
-def _pick(writer: Writer, node: Pick) -> Sides:
-    """Returns the equation of one entry along an axis that does not grow, which is written as the sum of all of them.
+def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
+    """Returns the equation of a node that picks one entry along an axis of fixed size.
+
+    The language has no entries, so the sum over the axis is written; it has the same power of the sizes.
 
     Raises:
         Unreadable: the axis grows.
     """
     names = writer.names
-    index, letters = node.source.indices[node.slot], names.name_slots(node.source)
+    index, indices = node.source.indices[node.slot], names.name_slots(node.source)
     if names.is_growing(index):
         raise node.fail(f"reads one entry of the axis {names.find_axis(index)}, which grows; use all of its entries")
-    left = [x for k, x in enumerate(letters) if k != node.slot]
-    return left, names.write_tensor(node.source, letters)
+    left = [x for k, x in enumerate(indices) if k != node.slot]
+    return left, names.write_tensor(node.source, indices)
 
 
-def _statement(writer: Writer, node: TracedNode) -> Sides:
+def _write_statement(writer: NetworkWriter, node: TracedNode) -> EquationSides:
     """Returns the equation of a node.
 
     Raises:
@@ -254,44 +260,44 @@ def _statement(writer: Writer, node: TracedNode) -> Sides:
     """
     match node:
         case ContractionNode():
-            return _product(writer, node)
+            return _write_product(writer, node)
         case SumNode():
-            return _sum(writer, node)
-        case Shift():
-            return _shift(writer, node)
-        case FewChosen():
+            return _write_sum(writer, node)
+        case ShiftedSignal():
+            return _write_shift(writer, node)
+        case PartialTopK():
             raise node.fail("a top-K that leaves experts out; let build take K, which is read with K = M")
         case FunctionNode():
-            return _function(writer, node)
-        case Pick():
-            return _pick(writer, node)
+            return _write_function(writer, node)
+        case EntryPick():
+            return _write_pick(writer, node)
     raise node.fail(f"no equation can express {node}; give the equations with --network")
 
 
-def _trained(writer: Writer, root: TracedNode) -> str:
+def _write_output(writer: NetworkWriter, root: TracedNode) -> str:
     """Returns the right side of the scalar output f, which is summed over all indices of the module's output.
 
     If the output has axes that grow, a readout parameter is added for them: ``f = Readout[a] h[a]``. If it has an axis
     of the input (the vocabulary of tied embeddings), it is multiplied by the data.
     """
     names = writer.names
-    letters = names.name_slots(root)
-    grows = [x for x, index in zip(letters, root.indices, strict=True) if x and names.is_growing(index)]
-    text = names.write_tensor(root, letters)
-    of = {x.root(): letter for x, letter in zip(root.indices, letters, strict=True)}
+    indices = names.name_slots(root)
+    grows = [x for x, index in zip(indices, root.indices, strict=True) if x and names.is_growing(index)]
+    text = names.write_tensor(root, indices)
+    of = {x.find_root(): index_name for x, index_name in zip(root.indices, indices, strict=True)}
     if grows:
         readout = names.reserve_name("Readout")
         writer.notes.append(("", f"the output grows: {readout} stands for the layer that reads it"))
         text = f"{readout}[{','.join(grows)}] {text}"
-    elif any(names.find_axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
-        rest = [x.root() for x in names.data.indices if x.root() not in of]
-        every = names.letters(dict(enumerate([*root.indices, *rest])))
-        of |= dict(zip(rest, [*every.values()][len(letters) :], strict=True))
-        text = f"{text} {names.write_tensor(names.data, [of[x.root()] for x in names.data.indices])}"
+    elif any(names.find_axis(x) == "D" and x.find_root() in of for x in names.data.indices):  # tied
+        rest = [x.find_root() for x in names.data.indices if x.find_root() not in of]
+        every = names.assign_index_names(dict(enumerate([*root.indices, *rest])))
+        of |= dict(zip(rest, [*every.values()][len(indices) :], strict=True))
+        text = f"{text} {names.write_tensor(names.data, [of[x.find_root()] for x in names.data.indices])}"
     return text
 
 
-def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
+def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
     """Returns the term of a parameter that is added: the parameter times a constant with the indices that it lacks.
 
     Args:
@@ -314,12 +320,12 @@ def _bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: It
         ]
         if not (free := [x for x in own if x and x not in lacks]):
             why = "a scalar parameter in a model whose input has no axis of fixed size left; make it a vector"
-            raise refused(node.name, why)
+            raise make_error(node.name, why)
         mine, lacks = free[-1:], [*lacks, free[-1]]
     return f"{names.write_tensor(node, mine)} {names.write_constant(tuple(lacks), lacks)}"
 
 
-def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
+def _write_parameter_as_signal(writer: NetworkWriter, node: Parameter, indices: Sequence[str]) -> str:
     """Writes a parameter that acts on no signal (a scalar gain, the argument of a function) as a signal.
 
     A line such as ``w_gain[a] = w[a] C`` is added, in which the parameter acts on a constant; the result is the text
@@ -330,38 +336,38 @@ def _acting(writer: Writer, node: Parameter, letters: Sequence[str]) -> str:
     """
     names = writer.names
     if sum(map(names.is_growing, node.indices)) > 1:
-        raise refused(
+        raise make_error(
             node.name, "a function of a matrix, which no equation can express; apply the function to a signal"
         )
     if node.number not in names.signals:
         names.signals[node.number] = names.reserve_name(f"{names.name_parameter(node).lower()}_gain")
         writer.lines.append(
-            (write_indexed(names.signals[node.number], letters), _bias(names, node, letters, letters), None)
+            (write_indexed(names.signals[node.number], indices), _write_bias(names, node, indices, indices), None)
         )
-    return write_indexed(names.signals[node.number], letters)
+    return write_indexed(names.signals[node.number], indices)
 
 
-def _fan_ins(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
+def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
     """Returns, for each parameter, the growing axes that each of its uses sums over.
 
     A parameter with several different sets is tied: it acts in different ways.
     """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
-        if isinstance(node, ContractionNode) and not node.weight:
+        if isinstance(node, ContractionNode) and not node.is_weight:
             for c, labels in node.sources:
                 if isinstance(c, Parameter):
-                    acts.setdefault(c.name, set()).add(_summed(names, node, labels))
+                    acts.setdefault(c.name, set()).add(_list_summed_axes(names, node, labels))
     return acts
 
 
-def _summed(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
+def _list_summed_axes(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
     """Returns the growing axes among these labels that a product sums over."""
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
 
-def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
+def _absorb_factor(writer: NetworkWriter, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
     """Records a factor of the module that a single parameter absorbs: the factor is the same in all uses of it.
 
     Args:
@@ -371,37 +377,32 @@ def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Power
         own: the factor, as powers of the sizes.
 
     Raises:
-        Scaled: the product has no single parameter, or another use of the parameter has another factor.
+        UnabsorbedFactor: the product has no single parameter, or another use of the parameter has another factor.
     """
-    if any(writer.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
-        there = own or next(x for c, _ in tensors if (x := writer.beside[c.name]))
-        why = f"the module multiplies by {_shown(there)} where no single parameter can absorb it in all of its uses; "
+    if any(writer.absorbed.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
+        there = own or next(x for c, _ in tensors if (x := writer.absorbed[c.name]))
+        why = f"the module multiplies by {Power.of(there)} where no single parameter can absorb it in all of its uses; "
         why += "multiply directly at the sum that needs it, as in t * ((x @ y) / n), or leave the factor out"
-        raise Scaled(f"{node.where or 'model'}: {why}")
+        raise UnabsorbedFactor(f"{node.where or 'model'}: {why}")
     if own:
         name = tensors[0][0].name
         writer.multiplied[writer.names.part_names.get(name, name)] = own
 
 
-def _multipliers(writer: Writer) -> dict[str, tuple[str, Powers]]:
+def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]:
     """Returns, for each multiplier, the path of the module and the powers of the sizes that it multiplies by.
 
     Factors that the parameters of the product absorb already are divided out.
     """
     factors = {}
-    for name, (where, own, tensors) in writer.scales.items():
-        for powers in (writer.beside.get(x, {}) for x in tensors):
+    for name, (where, own, tensors) in writer.multipliers.items():
+        for powers in (writer.absorbed.get(x, {}) for x in tensors):
             own = {x: p for x in {**own, **powers} if (p := own.get(x, Fraction(0)) - powers.get(x, Fraction(0)))}
         factors[name] = where, own
     return factors
 
 
-def _table(entries: Mapping[str, str]) -> str:
+def _format_inline_table(entries: Mapping[str, str]) -> str:
     """Returns an inline table of TOML."""
     rows = (f"{k if k.isascii() else json.dumps(k, ensure_ascii=False)} = {json.dumps(v)}" for k, v in entries.items())
     return "{ " + ", ".join(rows) + " }"
-
-
-def _shown(powers: Powers) -> str:
-    """Returns powers as text, such as "N^-1 M^1/2"."""
-    return " ".join(f"{axis}^{power}" for axis, power in powers.items()) or "1"

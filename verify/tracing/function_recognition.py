@@ -1,11 +1,11 @@
-"""Recognises by probing that one tensor is a known function of another, whatever calls lie between: ``Regions``.
+"""Recognises by probing that one tensor is a known function of another, whatever calls lie between: ``KnownFunctions``.
 
-A tensor x *dominates* y if every path from a parameter or an input to y passes through x. Then y = g(x), where g is
-the composition of the recorded calls between them, and g can be run again on other values. These show whether g is an
-elementwise function of the language, or one of the functions along dimensions in ``ALONG`` (norms, softmax, ...), at
-several scales and at every build. Of all x for which g is known, the earliest is used. For example, the calls of
-``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only tensors that the output needs are
-examined. Read next: ``entries.py`` (elementwise functions), ``functions.py`` (the result as equations).
+A tensor x *dominates* y if every path from a parameter or an input to y passes through x. Then y = g(x), where g is the
+composition of the recorded calls between them, and g can be run again on other values. These show whether g is an
+elementwise function of the language, or one of the functions along dimensions in ``DIM_FUNCTIONS`` (norms, softmax,
+...), at several scales and at every build. Of all x for which g is known, the earliest is used. For example, the calls
+of ``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only tensors that the output needs are
+examined. Read next: ``activations.py`` (elementwise functions), ``recognised_functions.py`` (the result as equations).
 """
 
 from __future__ import annotations
@@ -18,62 +18,68 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .activations import find_function_of_class, fit_function, is_generic_activation, measure_properties
 from .building import in_float64
-from .calls import plain, ruled
-from .entries import classified, fitted, generic, seen
-from .nodes import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, map_leaves, refs
+from .nodes import PerBuild
+from .recording import GRADIENT_STOPS, Recording, TensorRef, TorchCall, iterate_refs, map_leaves
+from .rule_table import has_rule, normalise_call_name
 
 ROOT = -1
 """The root of the tree of dominators: the dominator of a tensor that no single tensor dominates."""
-BREAKS = STOPS | {"topk"}
+BARRIER_CALLS = GRADIENT_STOPS | {"topk"}
 """Calls that no function may span: those that stop gradients, and top-K, whose recording differs from the call."""
-BENT = {"prelu", "pow"}
+NONLINEAR_RULES = {"prelu", "pow"}
 """Calls with a rule that are nevertheless nonlinear functions of one tensor if their other argument is constant."""
-CLOSE = 1e-9
+VALUE_TOLERANCE = 1e-9
 """Relative difference up to which values agree."""
-BENDS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
+EXTRA_ARGUMENTS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
 """Additional arguments at which elementwise functions are probed."""
-LENGTHS = tuple(100.0 * (-2) ** k for k in range(21))
+CLAMP_SCALES = tuple(100.0 * (-2) ** k for k in range(21))
 """Scales of the values used to detect a clamp on a norm or sum, which a wider tensor may reach."""
-LEAST = 0.1
+MIN_CORRELATION = 0.1
 """Minimum mean of the diagonal of a norm-preserving map (norm 1) for its result to correlate with its argument."""
-NEAR = 5e-3
+EPS_TOLERANCE = 5e-3
 """Relative change of a normalised result with the scale of its argument that is accepted (the eps of norms)."""
-Along = Callable[[Tensor, Any], Tensor]
+DimFunction = Callable[[Tensor, Any], Tensor]
 """A function of a tensor along one or more dimensions."""
 
 
-def _rms(v: Tensor, d: Any) -> Tensor:
+def _divide_by_rms(v: Tensor, d: Any) -> Tensor:
     """Divides by the root mean square along dimensions."""
     return v * v.square().mean(d, keepdim=True).rsqrt()
 
 
-def _centred(v: Tensor, d: Any) -> Tensor:
+def _subtract_mean(v: Tensor, d: Any) -> Tensor:
     """Subtracts the mean along dimensions."""
     return v - v.mean(d, keepdim=True)
 
 
-def _normed(v: Tensor, d: Any) -> Tensor:
+def _divide_by_sum(v: Tensor, d: Any) -> Tensor:
     """Divides by the sum along dimensions."""
     return v / v.sum(d, keepdim=True)
 
 
-SCALES = {"rmsnorm": (1, 30, 1e3, LENGTHS[-1]), "layernorm": (1, 30, 1e3, LENGTHS[-1]), "centre": (0.5, 1, 30),
-          "softmax": (0.5, 1, 2), "normed": (0.5, 1, 30), "normed_sigmoid": (0.5, 1, 3)}  # fmt: skip
+PROBE_SCALES = {
+    "rmsnorm": (1, 30, 1e3, CLAMP_SCALES[-1]),
+    "layernorm": (1, 30, 1e3, CLAMP_SCALES[-1]),
+    "centre": (0.5, 1, 30),
+    "softmax": (0.5, 1, 2),
+    "normed": (0.5, 1, 30),
+    "normed_sigmoid": (0.5, 1, 3),
+}
 """The scales of the arguments at which each function along dimensions is probed."""
-ALONG: dict[str, Along] = {
-    "rmsnorm": _rms,
-    "layernorm": lambda v, d: _rms(_centred(v, d), d),
-    "centre": _centred,
+DIM_FUNCTIONS: dict[str, DimFunction] = {
+    "rmsnorm": _divide_by_rms,
+    "layernorm": lambda v, d: _divide_by_rms(_subtract_mean(v, d), d),
+    "centre": _subtract_mean,
     "softmax": lambda v, d: (v - v.amax(d, keepdim=True)).exp() / (v - v.amax(d, keepdim=True)).exp().sum(d, True),
-    "normed": _normed,
-    "normed_sigmoid": lambda v, d: _normed(v.sigmoid(), d),
+    "normed": _divide_by_sum,
+    "normed_sigmoid": lambda v, d: _divide_by_sum(v.sigmoid(), d),
 }
 """Functions along dimensions that are recognised."""
 
 
-class Dominators:
+class DominatorTree:
     """The dominator tree of a recording.
 
     Attributes:
@@ -88,25 +94,27 @@ class Dominators:
         self.producer: dict[int, int] = {}
         held: set[int] = set()
         for number in (*run.parameters, *run.inputs):
-            self._put(number, ROOT)
+            self._add_tensor(number, ROOT)
         for k, call in enumerate(run.calls):
-            read = {r.number for r in refs((call.arguments, call.keywords))}
+            read = {r.number for r in call.iterate_inputs()}
             live = [n for n in read if n in self.parent]
             # A function of frozen tensors only, such as a table of angles, is a constant.
             live = [] if run.frozen.issuperset(live) else live
-            stops = call.name in BREAKS or call.stale or (not call.held and not held.isdisjoint(live))
-            for number in {r.number for r in refs(call.result)} - read:
+            stops = (
+                call.name in BARRIER_CALLS or call.stale or (not call.without_gradients and not held.isdisjoint(live))
+            )
+            for number in {r.number for r in iterate_refs(call.result)} - read:
                 if live:
-                    self._put(number, ROOT if stops else self._meet(live))
+                    self._add_tensor(number, ROOT if stops else self._find_common_dominator(live))
                 self.producer[number] = k
-                if call.held:
+                if call.without_gradients:
                     held.add(number)
 
-    def _put(self, number: int, parent: int) -> None:
-        """Adds a tensor to the tree."""
+    def _add_tensor(self, number: int, parent: int) -> None:
+        """Adds the tensor ``number`` to the tree, below ``parent``."""
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
-    def _meet(self, numbers: Sequence[int]) -> int:
+    def _find_common_dominator(self, numbers: Sequence[int]) -> int:
         """Returns the lowest common ancestor of tensors in the tree."""
         a = numbers[0]
         for b in numbers[1:]:
@@ -116,29 +124,29 @@ class Dominators:
                 a = self.parent[a]
         return a
 
-    def chain(self, number: int) -> list[int]:
+    def list_dominators(self, number: int) -> list[int]:
         """Returns the tensors that dominate a tensor, the earliest first."""
         found: list[int] = []
         while (number := self.parent.get(number, ROOT)) != ROOT:
             found.insert(0, number)
         return found
 
-    def live(self, call: TorchCall) -> list[int]:
+    def list_live_arguments(self, call: TorchCall) -> list[int]:
         """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
-        return [r.number for r in refs((call.arguments, call.keywords)) if r.number in self.parent]
+        return [r.number for r in call.iterate_inputs() if r.number in self.parent]
 
-    def between(self, x: int, y: int) -> list[int]:
+    def list_calls_between(self, x: int, y: int) -> list[int]:
         """Returns the positions of the calls that compute y from x, in order."""
         found, open_ = set[int](), [y]
         while open_:
             if (number := open_.pop()) != x and (k := self.producer[number]) not in found:
                 found.add(k)
-                open_ += self.live(self.run.calls[k])
+                open_ += self.list_live_arguments(self.run.calls[k])
         return sorted(found)
 
 
 @dataclass(frozen=True)
-class Map:
+class RecordedFunction:
     """A function that computes one tensor of a recording from another one, by running the recorded calls again.
 
     Attributes:
@@ -154,7 +162,7 @@ class Map:
     calls: tuple[TorchCall, ...]
 
     @property
-    def value(self) -> Tensor:
+    def argument(self) -> Tensor:
         """The recorded argument."""
         return self.run.tensors[self.x]
 
@@ -163,22 +171,22 @@ class Map:
         made = {self.x: v}
         for call in self.calls:
             results = call.rerun(lambda n: made[n] if n in made else self.run.tensors[n])
-            made.update((r.number, z) for r, z in zip(refs(call.result), results, strict=False))
+            made.update((r.number, z) for r, z in zip(iterate_refs(call.result), results, strict=False))
         return made[self.y]
 
-    def entrywise(self, v: Tensor) -> Tensor:
+    def apply_elementwise(self, v: Tensor) -> Tensor:
         """Returns the result of an elementwise function for an argument of any shape."""
-        shape, n = self.value.shape, self.value.numel()
+        shape, n = self.argument.shape, self.argument.numel()
         if v.shape == shape:
             return self(v)
         whole = torch.cat([v.flatten(), v.new_zeros(-v.numel() % n)]).reshape(-1, *shape)
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
-    def mark(self) -> tuple[Any, ...]:
-        """Returns a key that is equal for functions with equal calls and constants."""
+    def make_key(self) -> tuple[Any, ...]:
+        """Returns a key that is equal for two functions that consist of the same calls with the same constants."""
         names = {self.x: 0}
 
-        def named(ref: Ref) -> Any:
+        def describe_ref(ref: TensorRef) -> Any:
             """Returns the position of an intermediate result, or the value of a constant."""
             if ref.number in names:
                 return names[ref.number]
@@ -187,86 +195,88 @@ class Map:
 
         marks = []
         for call in self.calls:
-            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), Ref, named))))
-            for r in refs(call.result):
+            marks.append((call.name, repr(map_leaves((call.arguments, call.keywords), TensorRef, describe_ref))))
+            for r in iterate_refs(call.result):
                 names.setdefault(r.number, len(names))
-        return tuple(self.value.shape), names[self.y], *marks
+        return tuple(self.argument.shape), names[self.y], *marks
 
 
 @dataclass(frozen=True)
-class ToldFunction:
-    """A recognised function: y = numbers * f(x) + middle.
+class KnownFunction:
+    """A recognised function: y = factors * f(x) + offset.
 
     Attributes:
-        maps: the function that was probed, at every build.
+        functions: the function that was probed, at every build.
         name: name of f. "silu and tanh" is their sum; ``same`` has the size of x; ``turned``, ``mixed`` and ``signed``
-            are norm-preserving linear maps (``_turned``).
+            are norm-preserving linear maps (``_recognise_rotation``).
         over: dimensions that f acts along; none if it is elementwise.
-        numbers: the factor at every build.
-        middle: the constant that is added.
+        factors: the factor at every build.
+        offset: the constant that is added.
         rank: how well f is known. 0: its values agree. 1: its powers agree with those of f. 2: its powers agree with
             those of a sum of two functions. 3: its values agree at the recorded arguments only. 4: no function fits.
         why: the reason if no function fits.
     """
 
-    maps: tuple[Map, ...]
+    functions: tuple[RecordedFunction, ...]
     name: str = ""
     over: tuple[int, ...] = ()
-    numbers: Vector = (1.0,)
-    middle: float = 0.0
+    factors: PerBuild = (1.0,)
+    offset: float = 0.0
     rank: int = 0
     why: str = ""
 
     @property
-    def x(self) -> int:
+    def argument(self) -> int:
         """The number of the argument."""
-        return self.maps[0].x
+        return self.functions[0].x
 
-    def exact(self, v: Tensor) -> Tensor:
+    def evaluate(self, v: Tensor) -> Tensor:
         """Returns f(v): the probed function without the factor and the constant."""
-        g = self.maps[0]
+        g = self.functions[0]
         with in_float64():
-            y = g(v) if self.over else g.entrywise(v)
-        return (y - self.middle) / self.numbers[0]
+            y = g(v) if self.over else g.apply_elementwise(v)
+        return (y - self.offset) / self.factors[0]
 
 
-class Regions:
+class KnownFunctions:
     """The tensors of one module that are known functions of other tensors.
 
     Attributes:
         runs: the recordings, one for each build.
-        tree: the dominator tree of the first.
-        left: tensors that must be read from the call that makes them.
-        asked: results of probing, by ``Map.mark`` at every build.
-        needed: the tensors that the output is read from.
+        tree: the dominator tree of the first recording.
+        excluded: tensors that were excluded from recognition (``exclude``), and are read from the call that makes them.
+        results: results of earlier probing, so that equal functions (``RecordedFunction.make_key``) are probed once.
+        needed: the tensors from which the output is computed, once recognised functions replace calls.
         found: the recognised function of each tensor that has one.
     """
 
     def __init__(self, runs: Sequence[Recording]) -> None:
-        self.runs, self.tree = runs, Dominators(runs[0])
-        self.left: set[int] = set()
-        self.asked: dict[Any, ToldFunction | None] = {}
-        self.plan()
+        self.runs, self.tree = runs, DominatorTree(runs[0])
+        self.excluded: set[int] = set()
+        self.results: dict[Any, KnownFunction | None] = {}
+        self.plan_reading()
 
-    def leave(self, number: int) -> None:
+    def exclude(self, number: int) -> None:
         """Excludes a tensor from recognition, so that it is read from the call that makes it."""
-        self.left.add(number)
-        self.plan()
+        self.excluded.add(number)
+        self.plan_reading()
 
-    def plan(self) -> None:
-        """Determines ``needed`` and ``found``, going backwards from the output."""
+    def plan_reading(self) -> None:
+        """Determines which tensors the output needs and which of them are recognised, going back from the output."""
         run = self.runs[0]
-        self.needed, self.found = {run.output.number}, dict[int, ToldFunction]()
+        self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
-            read = {r.number for r in refs((call.arguments, call.keywords))}
-            for number in {r.number for r in refs(call.result)} & self.needed - read:
-                known = None if number in self.left else self.of(number)
+            read = {r.number for r in call.iterate_inputs()}
+            for number in {r.number for r in iterate_refs(call.result)} & self.needed - read:
+                known = None if number in self.excluded else self.find_function(number)
                 if known is not None:
                     self.found[number] = known
-                self.needed |= read if known is None else {known.x}
+                self.needed |= read if known is None else {known.argument}
 
-    def of(self, y: int) -> ToldFunction | None:
-        """Returns the best-known function (lowest rank, then earliest argument) that a tensor is of another one.
+    def find_function(self, y: int) -> KnownFunction | None:
+        """Returns the recognised function that computes a tensor from an earlier one.
+
+        Of several, the one with the lowest rank is chosen, then the one with the earliest argument.
 
         Args:
             y: the tensor.
@@ -278,89 +288,101 @@ class Regions:
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
         last = run.calls[self.tree.producer[y]]
-        if self._plain([last]) and (not (own := self.tree.live(last)) or self._alike(own[0])):
+        own = self.tree.list_live_arguments(last)
+        if self._are_plain_calls([last]) and (not own or self._list_same_shape_dominators(own[0])):
             return None
-        chain = [x for x in self._alike(y) if not self._plain([run.calls[k] for k in self.tree.between(x, y)])]
-        answers = [known for x in chain if (known := self.known(x, y)) is not None]
+        dominators = self._list_same_shape_dominators(y)
+        chain = [x for x in dominators if not self._has_plain_calls_between(x, y)]
+        answers = [known for x in chain if (known := self.recognise_pair(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
-        if best is None or (best.rank > 1 and ruled(last.name) and all(map(self._readable, self.tree.live(last)))):
+        if best is None or (best.rank > 1 and has_rule(last.name) and all(map(self._is_readable, own))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
             # If only factors and reshapes lie between, the later argument is as good.
-            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):
+            if self._has_plain_calls_between(best.argument, near.argument):
                 best = near
         return best
 
-    def _alike(self, y: int) -> list[int]:
+    def _has_plain_calls_between(self, x: int, y: int) -> bool:
+        """Tests whether all calls that compute y from x are plain (see ``_are_plain_calls``)."""
+        return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
+
+    def _list_same_shape_dominators(self, y: int) -> list[int]:
         """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
         shapes = [run.tensors[y].shape for run in self.runs]
-        return [x for x in self.tree.chain(y) if [run.tensors[x].shape for run in self.runs] == shapes]
+        return [x for x in self.tree.list_dominators(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
-    def _plain(self, calls: Sequence[TorchCall]) -> bool:
+    def _are_plain_calls(self, calls: Sequence[TorchCall]) -> bool:
         """Tests whether every call has a rule, at most one non-constant argument, and no complex tensor."""
         found = self.runs[0].tensors
-        real = (not any(found[r.number].is_complex() for r in refs((c.arguments, c.result))) for c in calls)
+        real = (not any(found[r.number].is_complex() for r in iterate_refs((c.arguments, c.result))) for c in calls)
         return all(
-            ruled(call.name) and plain(call.name) not in BENT and len(self.tree.live(call)) < 2 for call in calls
+            has_rule(call.name)
+            and normalise_call_name(call.name) not in NONLINEAR_RULES
+            and len(self.tree.list_live_arguments(call)) < 2
+            for call in calls
         ) and all(real)
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
-    def _readable(self, number: int) -> bool:
+    def _is_readable(self, number: int) -> bool:
         """Tests whether a tensor is computed only by calls with a rule and by recognised functions of the language."""
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
-        known = self.of(number)
+        known = self.find_function(number)
         if known is not None:
-            return known.rank < 4 and self._readable(known.x)
-        return ruled(call.name) and all(map(self._readable, self.tree.live(call)))
+            return known.rank < 4 and self._is_readable(known.argument)
+        return has_rule(call.name) and all(map(self._is_readable, self.tree.list_live_arguments(call)))
 
-    def map(self, x: int, y: int) -> tuple[Map, ...]:
+    def make_functions(self, x: int, y: int) -> tuple[RecordedFunction, ...]:
         """Returns the function that computes y from x, at every build."""
-        places = self.tree.between(x, y)
-        return tuple(Map(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
+        places = self.tree.list_calls_between(x, y)
+        return tuple(RecordedFunction(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
-    def known(self, x: int, y: int) -> ToldFunction | None:
-        """Returns the recognised function that y is of x, which dominates it; None if it is not recognised."""
+    def recognise_pair(self, x: int, y: int) -> KnownFunction | None:
+        """Returns the recognised function f with y = f(x), where x dominates y; None if it is not recognised."""
         if not self.runs[0].tensors[x].is_floating_point():
             return None
-        maps = self.map(x, y)
-        mark = tuple(g.mark() for g in maps)
-        if mark not in self.asked:
+        maps = self.make_functions(x, y)
+        mark = tuple(g.make_key() for g in maps)
+        if mark not in self.results:
             try:
                 with in_float64():
-                    self.asked[mark] = _told(maps)
+                    self.results[mark] = _recognise_function(maps)
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError):
-                self.asked[mark] = None
-        known = self.asked[mark]
-        return None if known is None else replace(known, maps=maps)
+                self.results[mark] = None
+        known = self.results[mark]
+        return None if known is None else replace(known, functions=maps)
 
-    def keeps(self, call: TorchCall | None) -> bool:
-        """Tests whether a sum of two elementwise functions of one signal has all the powers of both: none cancels.
+    def keeps_all_powers(self, call: TorchCall | None) -> bool:
+        """Tests whether no power cancels in a sum of two elementwise functions of one signal (as polynomials).
 
         Args:
-            call: the sum.
+            call: the call that computes the sum.
         """
-        read = [] if call is None else self.tree.live(call)
-        if len(read) != 2 or not (chain := self.tree.chain(next(refs(call.result)).number)):  # type: ignore[union-attr]
+        if call is None:
             return False
-        x, y = chain[-1], next(refs(call.result)).number  # type: ignore[union-attr]
-        v = drawn(self.runs[0].tensors[x], 3)
+        y = next(iterate_refs(call.result)).number
+        read, dominators = self.tree.list_live_arguments(call), self.tree.list_dominators(y)
+        if len(read) != 2 or not dominators:
+            return False
+        x = dominators[-1]
+        v = draw_normal(self.runs[0].tensors[x], 3)
         with in_float64():
-            maps = [self.map(x, z)[0] for z in (*read, y)]
-            if any(g(v).shape != v.shape or reach(g, v, g(v)) != () for g in maps):
+            maps = [self.make_functions(x, z)[0] for z in (*read, y)]
+            if any(g(v).shape != v.shape or find_mixed_dims(g, v, g(v)) != () for g in maps):
                 return False
-            found = [seen(g.entrywise).get("powers") for g in maps]
+            found = [measure_properties(g.apply_elementwise).get("powers") for g in maps]
         one, two, total = (z if isinstance(z, frozenset) else None for z in found)
         return None not in (one, two, total) and one | two == total  # type: ignore[operator]
 
 
-def drawn(like: Tensor, seed: int) -> Tensor:
+def draw_normal(like: Tensor, seed: int) -> Tensor:
     """Returns a standard normal tensor with the shape of another one."""
     return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
+def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
     """Determines the dimensions along which a function mixes entries.
 
     Args:
@@ -371,9 +393,9 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
     Returns:
         The dimensions; () if g is elementwise; None if no single dimension explains the mixing.
     """
-    other, coin = drawn(v, 11), torch.Generator().manual_seed(12)
+    other, coin = draw_normal(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5
-    if _alike_at(mask, g(torch.where(mask, v, other)), y):
+    if _are_equal_where(mask, g(torch.where(mask, v, other)), y):
         return ()
     found = []
     for d in range(v.dim()):
@@ -387,20 +409,24 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
     return tuple(found) or None
 
 
-def _told(maps: tuple[Map, ...]) -> ToldFunction | None:
+def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | None:
     """Recognises a function, given at every build; returns None if it is neither elementwise nor along dimensions."""
     g = maps[0]
-    v = drawn(g.value, 3)
+    v = draw_normal(g.argument, 3)
     y = g(v)
     if y.shape != v.shape or not bool(y.isfinite().all()):
         return None
-    over = reach(g, v, y)
+    over = find_mixed_dims(g, v, y)
     if over is None:
         return None
-    return (_turned(maps, over) or _along(maps, over)) if over else _entrywise(maps, v, y)
+    return (
+        (_recognise_rotation(maps, over) or _recognise_along_dims(maps, over))
+        if over
+        else _recognise_elementwise(maps, v, y)
+    )
 
 
-def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | None:
+def _recognise_elementwise(maps: tuple[RecordedFunction, ...], v: Tensor, y: Tensor) -> KnownFunction | None:
     """Recognises an elementwise function, which must be the same at every entry and, up to a factor, at every build.
 
     Args:
@@ -412,80 +438,80 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | No
         The function; of rank 4 if the language has none like it; None if it is not elementwise after all.
     """
     g = maps[0]
-    if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _bounds_length(g, v):
+    if any(find_mixed_dims(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _clamps_length(g, v):
         return None
-    if not _same_everywhere(g, v, y):
+    if not _is_same_at_every_entry(g, v, y):
         ones = g(torch.ones_like(v))
-        return _turned(maps, tuple(d for d in range(v.dim()) if bool((ones.diff(dim=d) != 0).any())))
-    if not all(_same_everywhere(h, v := drawn(h.value, 3), h(v)) for h in maps[1:]):
+        return _recognise_rotation(maps, tuple(d for d in range(v.dim()) if bool((ones.diff(dim=d) != 0).any())))
+    if not all(_is_same_at_every_entry(h, v := draw_normal(h.argument, 3), h(v)) for h in maps[1:]):
         return None
     known: dict[bytes, Tensor] = {}
 
-    def f(u: Tensor) -> Tensor:
+    def evaluate_once(u: Tensor) -> Tensor:
         key = u.numpy().tobytes()
         if key not in known:
-            known[key] = g.entrywise(u)
+            known[key] = g.apply_elementwise(u)
         return known[key]
 
-    at = torch.cat([torch.linspace(-3, 3, 25, dtype=torch.float64), torch.tensor(BENDS, dtype=torch.float64)])
-    values = [h.entrywise(at) for h in maps]
+    at = torch.cat([torch.linspace(-3, 3, 25, dtype=torch.float64), torch.tensor(EXTRA_ARGUMENTS, dtype=torch.float64)])
+    values = [h.apply_elementwise(at) for h in maps]
     there = torch.stack(values).isfinite().all(0)
     values, at = [z[there] for z in values], at[there]
     if not bool(values[0].any()):
         return None
     slopes = tuple(float(z[-1] / at[-1]) for z in values)
     if all(torch.allclose(z, c * at) for z, c in zip(values, slopes, strict=True)):
-        return ToldFunction(maps, "same", numbers=_powers(slopes))
+        return KnownFunction(maps, "same", factors=_snap_to_one(slopes))
     if all(torch.allclose(z, c * at.abs()) for z, c in zip(values, slopes, strict=True)):
-        return ToldFunction(maps, "abs", numbers=_powers(slopes), rank=1)
+        return KnownFunction(maps, "abs", factors=_snap_to_one(slopes), rank=1)
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
-    if not all(torch.allclose(z, c * values[0], rtol=CLOSE) for z, c in zip(values, numbers, strict=True)):
-        return ToldFunction(maps, rank=4, why="its values change with the sizes; give the equations with --network")
-    alike = max(abs(c - 1) for c in numbers) < CLOSE
-    found = fitted(f)
+    if not all(torch.allclose(z, c * values[0], rtol=VALUE_TOLERANCE) for z, c in zip(values, numbers, strict=True)):
+        return KnownFunction(maps, rank=4, why="its values change with the sizes; give the equations with --network")
+    alike = max(abs(c - 1) for c in numbers) < VALUE_TOLERANCE
+    found = fit_function(evaluate_once)
     if found and (alike or found[2] == 0):
-        return ToldFunction(maps, found[0], numbers=tuple(found[1] * c for c in numbers), middle=found[2])
+        return KnownFunction(maps, found[0], factors=tuple(found[1] * c for c in numbers), offset=found[2])
     if not alike:
-        return ToldFunction(
+        return KnownFunction(
             maps, rank=4, why="a power of the sizes times an unknown function; give the equations with --network"
         )
-    if name := classified(f, g.calls[-1].name):
-        return ToldFunction(maps, name, rank=1)
-    middle = float(f(torch.zeros(1, dtype=torch.float64)))
-    if name := classified(lambda u: f(u) - middle, g.calls[-1].name):
-        return ToldFunction(maps, name, middle=middle, rank=1)
-    if generic(f):
-        return ToldFunction(maps, "silu and tanh", middle=middle, rank=2)
-    ends = [(float(h.value.min()), float(h.value.max())) for h in maps]
+    if name := find_function_of_class(evaluate_once, g.calls[-1].name):
+        return KnownFunction(maps, name, rank=1)
+    middle = float(evaluate_once(torch.zeros(1, dtype=torch.float64)))
+    if name := find_function_of_class(lambda u: evaluate_once(u) - middle, g.calls[-1].name):
+        return KnownFunction(maps, name, offset=middle, rank=1)
+    if is_generic_activation(evaluate_once):
+        return KnownFunction(maps, "silu and tanh", offset=middle, rank=2)
+    ends = [(float(h.argument.min()), float(h.argument.max())) for h in maps]
     at = torch.linspace(min(a for a, _ in ends), max(b for _, b in ends), 101, dtype=torch.float64)
     for name, there in (("same", at), ("relu", at.relu())):
-        if torch.allclose(f(at), there):
-            return ToldFunction(maps, name, rank=3)
-    return ToldFunction(maps, rank=4, why="no function of the equations has its values; give them with --network")
+        if torch.allclose(evaluate_once(at), there):
+            return KnownFunction(maps, name, rank=3)
+    return KnownFunction(maps, rank=4, why="no function of the equations has its values; give them with --network")
 
 
-def _alike_at(mask: Tensor, one: Tensor, other: Tensor) -> bool:
+def _are_equal_where(mask: Tensor, one: Tensor, other: Tensor) -> bool:
     """Tests whether two tensors are equal where the mask is true; NaN equals NaN."""
     return bool(((one == other) | (one.isnan() & other.isnan()))[mask].all())
 
 
-def _bounds_length(g: Map, v: Tensor) -> bool:
+def _clamps_length(g: RecordedFunction, v: Tensor) -> bool:
     """Tests whether a function clamps a norm or a sum: large entries then give other values when all others are zero.
 
     Entries of the usual size do not reach such a bound, but those of wider tensors may.
     """
     alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
-    scales = LENGTHS if len(g.calls) > 1 else LENGTHS[-2:]
-    return not all(_alike_at(alone, g(s * v.abs() * alone), g(s * v.abs())) for s in scales)
+    scales = CLAMP_SCALES if len(g.calls) > 1 else CLAMP_SCALES[-2:]
+    return not all(_are_equal_where(alone, g(s * v.abs() * alone), g(s * v.abs())) for s in scales)
 
 
-def _same_everywhere(g: Map, v: Tensor, y: Tensor) -> bool:
+def _is_same_at_every_entry(g: RecordedFunction, v: Tensor, y: Tensor) -> bool:
     """Tests whether an elementwise function with result y at v is the same one at every entry, by permuting v."""
     order = torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
     return torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order])
 
 
-def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
+def _recognise_rotation(maps: tuple[RecordedFunction, ...], over: tuple[int, ...]) -> KnownFunction | None:
     """Recognises a linear map that preserves norms up to a factor: a rotation, permutation or change of signs.
 
     Args:
@@ -502,7 +528,7 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None
     """
     numbers, same, signed = [], True, False
     for g in maps:
-        probes = [drawn(g.value, seed) for seed in range(20, 28)]
+        probes = [draw_normal(g.argument, seed) for seed in range(20, 28)]
         made = [g(v) for v in probes]
         sizes = [float(y.norm() / v.norm()) for v, y in zip(probes, made, strict=True)]
         linear = torch.allclose(g(probes[0] + 3 * probes[1]), made[0] + 3 * made[1])
@@ -510,43 +536,49 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None
             return None
         numbers.append(sizes[0])
         meets = sum(float((y.double() * v).sum()) for v, y in zip(probes, made, strict=True))
-        same = same and meets > LEAST * sum(c * float(v.square().sum()) for v, c in zip(probes, sizes, strict=True))
-        signed = signed or float(g(torch.ones_like(probes[0])).mean()) <= LEAST * sizes[0]
+        same = same and meets > MIN_CORRELATION * sum(
+            c * float(v.square().sum()) for v, c in zip(probes, sizes, strict=True)
+        )
+        signed = signed or float(g(torch.ones_like(probes[0])).mean()) <= MIN_CORRELATION * sizes[0]
     name = "signed" if signed else "turned" if same else "mixed"
-    return ToldFunction(maps, name, over, _powers(numbers), rank=int(name != "turned"))
+    return KnownFunction(maps, name, over, _snap_to_one(numbers), rank=int(name != "turned"))
 
 
-def _multiple(y: Tensor, z: Tensor, near: float) -> float | None:
+def _fit_multiple(y: Tensor, z: Tensor, near: float) -> float | None:
     """Returns the number c with y = c z up to a relative difference; None if there is none."""
     c = float((y * z).sum() / (z * z).sum())
     return c if torch.allclose(y, c * z, rtol=near, atol=near * 1e-2 * float(y.abs().max())) else None
 
 
-def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
-    """Recognises a function of ``ALONG``, up to a factor, by probing at several scales at every build.
+def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, ...]) -> KnownFunction | None:
+    """Recognises a function of ``DIM_FUNCTIONS``, up to a factor, by probing at several scales at every build.
 
     Args:
         maps: the function at every build.
         over: dimensions that it acts along.
     """
     along: Any = over[0] if len(over) == 1 else over
-    for name, f in ALONG.items():
-        numbers, near = [], CLOSE if name == "centre" else NEAR  # strict: the rest of a mean grows with the width
+    for name, f in DIM_FUNCTIONS.items():
+        numbers = []
+        near = VALUE_TOLERANCE if name == "centre" else EPS_TOLERANCE  # strict: the rest of a mean grows with the width
         for g in maps:
-            at = [s * drawn(g.value, 5 + k) for k, s in enumerate(SCALES[name])]
+            at = [s * draw_normal(g.argument, 5 + k) for k, s in enumerate(PROBE_SCALES[name])]
             at = [v.abs() for v in at] if name == "normed" else at
-            found = [_multiple(g(v), f(v, along), near) for v in at]
+            found = [_fit_multiple(g(v), f(v, along), near) for v in at]
             if None in found or max(found) - min(found) > near * abs(found[-1]):  # type: ignore[type-var, operator, arg-type]
                 break
             numbers.append(found[-1])
         else:
-            return ToldFunction(
-                maps, name, over, _powers(_biased(maps, over, numbers) if name == "layernorm" else numbers)
+            return KnownFunction(
+                maps,
+                name,
+                over,
+                _snap_to_one(_remove_variance_bias(maps, over, numbers) if name == "layernorm" else numbers),
             )
     return None
 
 
-def _biased(maps: Sequence[Map], over: Sequence[int], numbers: Sequence[Any]) -> Vector:
+def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int], numbers: Sequence[Any]) -> PerBuild:
     """Removes from the factors of a layer norm the effect of a variance with n - 1 in place of n.
 
     Args:
@@ -557,17 +589,17 @@ def _biased(maps: Sequence[Map], over: Sequence[int], numbers: Sequence[Any]) ->
     Returns:
         The factors, times 1 or (n / (n - 1))^(1/2 or -1/2): those nearest to powers of the sizes.
     """
-    entries = [torch.Size(g.value.shape[d] for d in over).numel() for g in maps]
+    entries = [torch.Size(g.argument.shape[d] for d in over).numel() for g in maps]
     ways = [tuple(c * (n / (n - 1)) ** p for c, n in zip(numbers, entries, strict=True)) for p in (0, 0.5, -0.5)]
-    return min(ways, key=_off)
+    return min(ways, key=_measure_power_error)
 
 
-def _powers(numbers: Sequence[Any]) -> Vector:
+def _snap_to_one(numbers: Sequence[Any]) -> PerBuild:
     """Returns factors at every build as a tuple; exactly 1 if all are within 1e-6 of 1."""
     return (1.0,) * len(numbers) if max(abs(c - 1) for c in numbers) < 1e-6 else tuple(numbers)
 
 
-def _off(numbers: Vector) -> float:
+def _measure_power_error(numbers: PerBuild) -> float:
     """Returns how far factors are from powers (multiples of 1/4) of a size that doubles between builds."""
     powers = [4 * torch.tensor(c / numbers[0]).abs().log2() for c in numbers]
     return float(sum(abs(p - p.round()) for p in powers)) + 1e-3 * abs(numbers[0] - 1)

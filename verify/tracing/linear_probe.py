@@ -1,10 +1,10 @@
 """Reads a call without a rule that is linear along axes that do not grow: y[p,a] = C[p,q] x[q,a].
 
-The matrix C is determined by probing. The call is run again on the outer product of a random tensor along the axes
-that do not grow (q) and one random vector along those that grow (a). If every entry of the result, as a multiple of
-that vector, equals an entry of the random tensor up to sign, then C selects entries. Otherwise the call is run on each
-unit vector along q, and the multiples are the columns of C. Read next: ``products.py`` (contractions), ``table.py``
-(tries this when a call has no rule), ``writing.py`` (the constant in the equations).
+The matrix C is determined by probing. The call is run again on the outer product of a random tensor along the axes that
+do not grow (q) and one random vector along those that grow (a). If every entry of the result, as a multiple of that
+vector, equals an entry of the random tensor up to sign, then C selects entries. Otherwise the call is run on each unit
+vector along q, and the multiples are the columns of C. Read next: ``products.py`` (contractions),
+``rule_application.py`` (tries this when a call has no rule), ``equation_writer.py`` (the constant in the equations).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .elementwise import add_constant, added, structure_key
+from .elementwise import add_constant, add_views, compute_structure_key
+from .equation_constants import collapse_constant, make_fixed_constant
 from .graph import Dims, View
-from .indices import collapse_constant, make_fixed_constant
-from .nodes import IndexClass, Pieces
-from .products import contract
-from .reading import Reader
-from .recording import Recording, Ref, TorchCall, as_real_pairs, refs
+from .nodes import IndexClass, PartialTensor
+from .products import contract_views
+from .reader import Reader
+from .recording import Recording, TensorRef, TorchCall, as_real_pairs
 
-MOST = 3000
+MAX_PROBED_ENTRIES = 3000
 """Maximum number of entries along the axes that do not grow, which is also the maximum number of probing calls."""
-CLOSE, EXACT = 1e-6, 1e-12
+VALUE_TOLERANCE, COPY_TOLERANCE = 1e-6, 1e-12
 """Maximum difference of values that count as equal: after the arithmetic of a call, and for copied entries."""
-SCALES = (1, 1e8)
+CHECKED_SCALES = (1, 1e8)
 """Scales of the values at which C is checked: a clamp on a norm, which a wider tensor may reach, acts at the larger."""
 
 
-def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
+def rerun_in_float64(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
     """Runs a call again and returns its results in float64, complex ones as pairs of real numbers.
 
     Args:
@@ -45,58 +45,61 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
         TypeError: a result is neither floating point nor complex.
     """
 
-    def get(number: int) -> Tensor:
+    def get_tensor(number: int) -> Tensor:
         x = run.tensors[number]
         if x.is_complex():
             return torch.view_as_complex(value.get(number, as_real_pairs(x)).double().contiguous())
         return value.get(number, x).to(x.dtype)
 
-    results = call.rerun(get)
+    results = call.rerun(get_tensor)
     if not all(x.is_floating_point() or x.is_complex() for x in results):
         raise TypeError("the results are not floating-point numbers")
     return [as_real_pairs(x).double() for x in results]
 
 
-def linear(reader: Reader) -> list[View]:
+def read_linear_map(reader: Reader) -> list[View]:
     """Returns the views of the results of the current call: a sum over its signals of constants times signals.
 
     Raises:
         Unreadable: the call is not linear (plus a constant) in its signals, or it mixes entries along a growing axis.
     """
-    numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
-    views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
+    numbers = [[r.number for r in c.iterate_inputs()] for c in reader.calls]
+    views = {k: reader.get_view(TensorRef(n)) for k, n in enumerate(numbers[0])}
     places = [k for k, v in views.items() if not v.is_constant]
     run = reader.runs[0]
     signals = all(
-        run.tensor(Ref(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, Pieces) for k in places
+        run.get_tensor(TensorRef(numbers[0][k])).is_floating_point() and not isinstance(views[k].node, PartialTensor)
+        for k in places
     )
     if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is not a linear map of its signals")
     sides = [
-        _Side(c, r, {n[k]: torch.zeros_like(r.tensor(Ref(n[k]))) for k in places})
+        _ProbedCall(c, r, {n[k]: torch.zeros_like(r.get_tensor(TensorRef(n[k]))) for k in places})
         for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
     ]
-    if not sides[0].added():
+    if not sides[0].is_additive():
         raise reader.fail("it is not a sum of one map of each signal")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({structure_key(views[k].node) for k in places}) < len(places)
+    alike_made = len({compute_structure_key(views[k].node) for k in places}) < len(places)
     for k in places:
-        for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
+        for found, term in zip(
+            terms, _read_contributions(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True
+        ):
             found += [] if term is None else [term]
     results = []
     for k, found in enumerate(terms):
-        y = added(reader, found) if len(found) > 1 else found[0] if found else reader.constants()[k]
+        y = add_views(reader, found) if len(found) > 1 else found[0] if found else reader.make_result_constants()[k]
         offsets = [side.zero[k] for side in sides]
         if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
                 offsets = collapse_constant(reader, offsets, d) if len(set(sizes)) > 1 else offsets
-            y = add_constant(reader, y, reader.constant(offsets))
+            y = add_constant(reader, y, reader.make_constant(offsets))
         results.append(y)
     return results
 
 
 @dataclass
-class _Side:
+class _ProbedCall:
     """A call at one build, and its results when all of its signals are zero.
 
     Attributes:
@@ -111,16 +114,19 @@ class _Side:
     signals: Mapping[int, Tensor]
 
     def __post_init__(self) -> None:
-        self.zero = made(self.call, self.run, self.signals)
+        self.zero = rerun_in_float64(self.call, self.run, self.signals)
 
-    def added(self) -> bool:
-        """Tests whether the call is additive: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0, 0))."""
+    def is_additive(self) -> bool:
+        """Whether the call is additive in its signals: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0,
+        0)).
+        """
         draw = torch.Generator().manual_seed(5)
         drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
         sums = [sum(parts) for parts in zip(*(self(k, x) for k, x in drawn.items()), strict=True)]
-        both = [y - offset for y, offset in zip(made(self.call, self.run, drawn), self.zero, strict=True)]
+        both = [y - offset for y, offset in zip(rerun_in_float64(self.call, self.run, drawn), self.zero, strict=True)]
         return all(
-            float((a - b).abs().max()) <= CLOSE * (1 + float(b.abs().max())) for a, b in zip(both, sums, strict=True)
+            float((a - b).abs().max()) <= VALUE_TOLERANCE * (1 + float(b.abs().max()))
+            for a, b in zip(both, sums, strict=True)
         )
 
     def __call__(self, number: int, x: Tensor) -> list[Tensor]:
@@ -130,12 +136,12 @@ class _Side:
             number: the number of the signal.
             x: its value.
         """
-        results = made(self.call, self.run, {**self.signals, number: x})
+        results = rerun_in_float64(self.call, self.run, {**self.signals, number: x})
         return [y - offset for y, offset in zip(results, self.zero, strict=True)]
 
 
-def _maps(
-    reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View, signless: bool
+def _read_contributions(
+    reader: Reader, sides: Sequence[_ProbedCall], numbers: Sequence[int], view: View, signless: bool
 ) -> list[View | None]:
     """Returns, for every result, the contribution C x of one signal x, or None if it is zero.
 
@@ -150,66 +156,72 @@ def _maps(
         Unreadable: there is no such C, or it changes with the sizes.
     """
     dims = range(len(view.dims))
-    grows = [d for d in dims if not all(view.index(e).fixed for e in view.dims[d])]
+    grows = [d for d in dims if not all(view.get_index(e).fixed for e in view.dims[d])]
     stays = [d for d in dims if d not in grows]
     outs = []
     for shapes in reader.shapes:
         along = [d for d, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1]
-        if [tuple(s[d] for s in shapes) for d in along] != [view.sizes(d, reader.builds) for d in grows]:
+        if [tuple(s[d] for s in shapes) for d in along] != [view.get_sizes(d, reader.builds) for d in grows]:
             raise reader.fail("it mixes entries along an axis that grows")
         outs.append(along)
-    shape = sides[0].run.tensor(Ref(numbers[0])).shape
-    if prod(shape[d] for d in stays) > MOST:
-        raise reader.fail(f"a linear map of more than {MOST} entries along axes that do not grow; use smaller sizes")
+    shape = sides[0].run.get_tensor(TensorRef(numbers[0])).shape
+    if prod(shape[d] for d in stays) > MAX_PROBED_ENTRIES:
+        raise reader.fail(
+            f"a linear map of more than {MAX_PROBED_ENTRIES} entries along axes that do not grow; use smaller sizes"
+        )
     generator = torch.Generator().manual_seed(3)
 
-    def drawn(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
+    def draw_normal(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
         """Draws a random tensor along these dimensions."""
         return torch.randn([shape[d] for d in dims], generator=generator, dtype=torch.float64)
 
-    def put(part: Tensor, ray: Tensor) -> Tensor:
+    def make_argument(part: Tensor, ray: Tensor) -> Tensor:
         """Returns the outer product of a tensor along the fixed axes and one along the growing axes."""
         order = [*stays, *grows]
         return torch.tensordot(part, ray, 0).permute([order.index(d) for d in dims])
 
-    def last(y: Tensor, along: Sequence[int]) -> Tensor:
+    def move_growing_last(y: Tensor, along: Sequence[int]) -> Tensor:
         """Moves the growing dimensions to the end."""
         return y.movedim(list(along), [*range(-len(along), 0)])
 
-    def read(part: Tensor) -> list[Tensor]:
+    def compute_columns(part: Tensor) -> list[Tensor]:
         """Runs the call on ``part`` times the ray and returns each result as multiples of the ray."""
         columns = []
-        for y, along in zip(sides[0](numbers[0], put(part, ray)), outs, strict=True):
+        for y, along in zip(sides[0](numbers[0], make_argument(part, ray)), outs, strict=True):
             sums = [*range(-len(along), 0)]
-            columns.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
+            columns.append(
+                (move_growing_last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray)
+            )
         return columns
 
-    ray, part, kept = drawn(shape, grows), drawn(shape, stays), [shape[d] for d in stays]
-    found = [_chosen(y, part) for y in read(part)]
+    ray, part, kept = draw_normal(shape, grows), draw_normal(shape, stays), [shape[d] for d in stays]
+    found = [_find_selection_matrix(y, part) for y in compute_columns(part)]
     if all(c is not None for c in found):
         matrices = [c for c in found if c is not None]
     else:
         units = torch.eye(prod(kept), dtype=torch.float64).reshape(-1, *kept)
-        matrices = [torch.stack(c, -1) for c in zip(*map(read, units), strict=True)]
+        matrices = [torch.stack(c, -1) for c in zip(*map(compute_columns, units), strict=True)]
     matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     # Check at every build that C also maps other random vectors correctly.
-    for (side, number), scale in product(zip(sides, numbers, strict=True), SCALES):
-        there = side.run.tensor(Ref(number)).shape
-        part, ray = scale * drawn(there, stays), drawn(there, grows)
-        for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):
+    for (side, number), scale in product(zip(sides, numbers, strict=True), CHECKED_SCALES):
+        there = side.run.get_tensor(TensorRef(number)).shape
+        part, ray = scale * draw_normal(there, stays), draw_normal(there, grows)
+        for y, along, c in zip(side(number, make_argument(part, ray)), outs, matrices, strict=True):
             expected = torch.tensordot(torch.tensordot(c, part, len(stays)), ray, 0)
-            y = last(y, along)
-            if y.shape != expected.shape or float((y - expected).abs().max()) > CLOSE * max(1.0, float(y.abs().max())):
+            y = move_growing_last(y, along)
+            if y.shape != expected.shape or float((y - expected).abs().max()) > VALUE_TOLERANCE * max(
+                1.0, float(y.abs().max())
+            ):
                 raise reader.fail("it mixes entries along an axis that grows, or changes with the sizes")
     return [
-        _product(reader, view, c, (stays, grows, along), len(shapes[0]))
+        _apply_matrix(reader, view, c, (stays, grows, along), len(shapes[0]))
         for c, along, shapes in zip(matrices, outs, reader.shapes, strict=True)
     ]
 
 
-def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
+def _find_selection_matrix(y: Tensor, part: Tensor) -> Tensor | None:
     """Returns the matrix that selects each entry of y from the entries of a random tensor, up to sign.
 
     Args:
@@ -221,14 +233,14 @@ def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
     """
     y, (values, places) = y.contiguous(), part.abs().flatten().sort()
     near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
-    if bool(((y.abs() - values[near]).abs() > EXACT).logical_and(y.abs() > EXACT).any()):
+    if bool(((y.abs() - values[near]).abs() > COPY_TOLERANCE).logical_and(y.abs() > COPY_TOLERANCE).any()):
         return None
     c = torch.zeros(*y.shape, part.numel(), dtype=y.dtype)
-    signs = (y * part.flatten()[places[near]]).sign() * (y.abs() > EXACT)
+    signs = (y * part.flatten()[places[near]]).sign() * (y.abs() > COPY_TOLERANCE)
     return c.scatter(-1, places[near][..., None], signs[..., None])
 
 
-def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
+def _apply_matrix(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
     """Returns the view of C times a signal, or None if C is zero.
 
     Where C is the identity along a dimension, that dimension is left unchanged: it keeps its index.
@@ -261,9 +273,9 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
     classes: list[IndexClass] = []
     places: Dims = []
     for (side, d), size in zip(keys, c.shape, strict=True):
-        own = [IndexClass(view.index(e).sizes) for e in view.dims[d]] if side == "in" else []
-        own = own or reader.fresh(reader.same_everywhere(size))
+        own = [IndexClass(view.get_index(e).sizes) for e in view.dims[d]] if side == "in" else []
+        own = own or reader.make_indices(reader.repeat_per_build(size))
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
     operand = make_fixed_constant(reader, [c] * reader.builds, classes, places)
-    return contract(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)
+    return contract_views(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

@@ -4,7 +4,7 @@ Such a call is applied to a tensor of the numbers 0, 1, 2, ...: its result then 
 entries come. Along each dimension of the result, these positions are decomposed as a number is into its digits: one
 digit for each index of the tensor that varies there, the slowest first, and digits that only repeat. For example,
 ``x.view(2, 3).T`` of a vector of six has the digit (0, 1, 2) along its first dimension and (0, 3) along its second.
-Read next: ``indices.py`` (slices), ``concatenation.py`` (tensors assembled from parts).
+Read next: ``slicing.py`` (slices), ``concatenation.py`` (tensors assembled from parts).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .calls import rule
 from .graph import Dims, View
-from .indices import select_entries, select_entry, slice_view
-from .nodes import IndexClass, Pieces, Sizes
-from .reading import Reader
-from .recording import Recording, Ref, TorchCall, leaves
+from .nodes import IndexClass, PartialTensor, Sizes
+from .reader import Reader
+from .recording import Recording, TensorRef, TorchCall, iterate_leaves
+from .rule_table import register_rule
+from .slicing import select_entries, select_entry, slice_view
 
-Places = NDArray[np.int64]
+Positions = NDArray[np.int64]
 """Positions of entries, in a flattened tensor or along one index."""
-Digit = tuple[int, list[Places]]
+Digit = tuple[int, list[Positions]]
 """The number of an index of the view (-1 for a repetition), and the positions along it at every build."""
 
 
-@rule(
+@register_rule(
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "permute", "transpose",
     "t", "get_T", "get_mT", "adjoint", "movedim", "pixel_shuffle", "pixel_unshuffle", "expand", "expand_as", "repeat",
     "broadcast_to", "repeat_interleave", "getitem", "chunk", "split", "tensor_split", "split_with_sizes", "unbind",
     "select", "narrow", "index_select", "slice",
 )  # fmt: skip
-def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
+def move_entries(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     """Returns the result of a call that moves entries, or the list of its results.
 
     Args:
@@ -49,34 +49,34 @@ def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
         Unreadable: an argument is a computed tensor, or the positions do not follow the axes.
         Restart: an index of a parameter or of the input must be split first.
     """
-    if isinstance(x.node, Pieces):  # a tensor that is being filled: the parts are assigned to it
+    if isinstance(x.node, PartialTensor):  # a tensor that is being filled: the parts are assigned to it
         return x
-    if not reader.name.endswith("_as") and any(not v.is_constant for v in leaves((given, words), View)):
+    if not reader.rule_name.endswith("_as") and any(not v.is_constant for v in iterate_leaves((given, words), View)):
         why = "an index that depends on computed values, which no equation can express; "
         raise reader.fail(why + "index with constants, or select experts with torch.topk(scores, K) and gather")
-    known, key = reader.runs[0].places, reader.calls[0].key
+    known, key = reader.runs[0].positions, reader.calls[0].key
     if key not in known:  # cached, because a reading may restart many times
-        known[key] = [find_places(call, run) for call, run in zip(reader.calls, reader.runs, strict=True)]
+        known[key] = [find_positions(call, run) for call, run in zip(reader.calls, reader.runs, strict=True)]
     parts = len(reader.shapes) > 1 and len(reader.shapes[0][0]) == len(x.dims)
-    made = [_moved(reader, x, places, parts) for places in zip(*known[key], strict=True)]
+    made = [_read_movement(reader, x, places, parts) for places in zip(*known[key], strict=True)]
     return made if len(made) > 1 else made[0]
 
 
-def find_places(call: TorchCall, run: Recording) -> list[Places]:
+def find_positions(call: TorchCall, run: Recording) -> list[Positions]:
     """Returns, for each result of a call, the positions of its entries in the (flattened) first tensor of the call.
 
     Args:
         call: the call.
         run: the recording that the call belongs to.
     """
-    base = next(leaves((call.keywords.get("input"), call.arguments), Ref)).number
+    base = next(iterate_leaves((call.keywords.get("input"), call.arguments), TensorRef)).number
     shape = run.tensors[base].shape
     every = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
     made = call.rerun(lambda n: every if n == base else run.tensors[n])
     return [x.numpy().astype(np.int64) for x in made]
 
 
-def reshaped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
+def reshape_view(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
     """Returns the view reshaped.
 
     Args:
@@ -84,10 +84,10 @@ def reshaped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
         x: the view.
         shapes: the new shape at every build.
     """
-    return _moved(reader, x, [np.arange(prod(shape)).reshape(shape) for shape in shapes])
+    return _read_movement(reader, x, [np.arange(prod(shape)).reshape(shape) for shape in shapes])
 
 
-def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = False) -> View:
+def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: bool = False) -> View:
     """Returns one result of a call that moves entries of x.
 
     Args:
@@ -103,25 +103,25 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
     if not all(at.size for at in places):
         raise reader.fail("a slice that is empty at some sizes; slice by a fraction of the size, as x[: n // 2]")
     entries = [e for dim in x.dims for e in dim]
-    sizes = [x.index(e).sizes for e in entries]
-    lines = [_digits(reader, at, [n[b] for n in sizes]) for b, at in enumerate(places)]
-    result = [_aligned(reader, line) for line in zip(*lines, strict=True)]
-    own: dict[int, list[list[Places]]] = {}
+    sizes = [x.get_index(e).sizes for e in entries]
+    lines = [_find_digits(reader, at, [n[b] for n in sizes]) for b, at in enumerate(places)]
+    result = [_align_digits(reader, line) for line in zip(*lines, strict=True)]
+    own: dict[int, list[list[Positions]]] = {}
     for i, digit in (digit for line in result for digit in line):
         own.setdefault(i, []).append(digit)
     for i in own.keys() - {-1}:
-        outer = max(own[i], key=lambda digit: max(map(_step, digit)))
-        head, steps = tuple(map(len, outer)), [*map(_step, outer)]
+        outer = max(own[i], key=lambda digit: max(map(_get_step, digit)))
+        head, steps = tuple(map(len, outer)), [*map(_get_step, outer)]
         every = all(step in (0, n / h) for step, h, n in zip(steps, head, sizes[i], strict=True))
-        if len(own[i]) > 1 or (max(steps) > 1 and every and not x.index(entries[i]).fixed):
-            return _moved(reader, _split(reader, x, entries[i], head), places, parts)
+        if len(own[i]) > 1 or (max(steps) > 1 and every and not x.get_index(entries[i]).fixed):
+            return _read_movement(reader, _split_repeated_index(reader, x, entries[i], head), places, parts)
     flat = View(x.node, [(e,) for e in entries])
     starts = [np.unravel_index(at.flat[0], [n[b] for n in sizes]) for b, at in enumerate(places)] if entries else []
     for i, start in reversed([*enumerate(zip(*starts, strict=True))]):
         if i in own:
-            flat = _some_of(reader, flat, i, own[i][0], sizes[i])
+            flat = _select_positions(reader, flat, i, own[i][0], sizes[i])
         elif set(sizes[i]) != {1}:
-            flat = _one_of(reader, flat, i, tuple(map(int, start)), parts)
+            flat = _select_position(reader, flat, i, tuple(map(int, start)), parts)
     dims: Dims = [
         tuple(f for i, digit in line for f in ([IndexClass([*map(len, digit)])] if i < 0 else flat.dims[i]))
         for line in result
@@ -133,7 +133,7 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
     return View(flat.node, dims)
 
 
-def _digits(reader: Reader, places: Places, sizes: Sequence[int]) -> list[list[tuple[int, Places]]]:
+def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> list[list[tuple[int, Positions]]]:
     """Returns the digits along each dimension of an array of positions, the slowest first, as (index, positions).
 
     Args:
@@ -150,7 +150,7 @@ def _digits(reader: Reader, places: Places, sizes: Sequence[int]) -> list[list[t
         total += (line - start).reshape([-1 if e == d else 1 for e in range(places.ndim)])
         coordinates = np.unravel_index(line, sizes) if sizes else ()
         changes = {i: int((c != c[0]).argmax()) for i, c in enumerate(coordinates) if (c != c[0]).any()}
-        below, digits = min(changes.values(), default=len(line)), list[tuple[int, Places]]()
+        below, digits = min(changes.values(), default=len(line)), list[tuple[int, Positions]]()
         digits += [(-1, np.arange(below))] if below > 1 else []
         for i in sorted(changes, key=changes.__getitem__):
             values = coordinates[i][::below][: len(np.unique(coordinates[i]))]
@@ -166,7 +166,7 @@ def _digits(reader: Reader, places: Places, sizes: Sequence[int]) -> list[list[t
     return found
 
 
-def _aligned(reader: Reader, lines: Sequence[Sequence[tuple[int, Places]]]) -> list[Digit]:
+def _align_digits(reader: Reader, lines: Sequence[Sequence[tuple[int, Positions]]]) -> list[Digit]:
     """Combines the digits along a dimension, found at each build, into one list for all builds.
 
     A digit with a single position is missing at the builds where it has only one; it is filled in there.
@@ -189,13 +189,13 @@ def _aligned(reader: Reader, lines: Sequence[Sequence[tuple[int, Places]]]) -> l
     return found
 
 
-def _step(values: Places) -> int:
+def _get_step(values: Positions) -> int:
     """Returns the distance between neighbouring positions if it is constant, otherwise 0."""
     steps = {*np.diff(values).tolist()}
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _split(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> View:
+def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> View:
     """Returns the view with one index along which it repeats split into two.
 
     An index of the tensor itself must be split where it originates, at a parameter or the input; reading then restarts
@@ -210,14 +210,14 @@ def _split(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> Vie
     Raises:
         Restart: it is an index of the tensor itself.
     """
-    index = x.index(entry)
+    index = x.get_index(entry)
     if isinstance(entry, int) or index.leaves:
-        raise reader.split(index, head)
+        raise reader.request_split(index, head)
     two = IndexClass(head), IndexClass([n // h for n, h in zip(index.sizes, head, strict=True)])
     return View(x.node, [tuple(f for e in dim for f in (two if e is entry else [e])) for dim in x.dims])
 
 
-def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
+def _select_position(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
     """Selects one entry along dimension i, which stays as a dimension without an index (of size 1).
 
     Args:
@@ -228,13 +228,13 @@ def _one_of(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
         part: whether it is one of several parts; it is then a slice with one entry.
     """
     slot = isinstance(x.dims[i][0], int)
-    if slot and (len({*at}) > 1 or (part and x.index(x.dims[i][0]).fixed)):
+    if slot and (len({*at}) > 1 or (part and x.get_index(x.dims[i][0]).fixed)):
         return slice_view(reader, x, i, at, tuple(k + 1 for k in at))
     y = select_entry(reader, x, i, at)
     return View(y.node, [*y.dims[:i], (), *y.dims[i:]])
 
 
-def _some_of(reader: Reader, x: View, i: int, places: Sequence[Places], sizes: Sizes) -> View:
+def _select_positions(reader: Reader, x: View, i: int, places: Sequence[Positions], sizes: Sizes) -> View:
     """Selects entries along dimension i, as a slice if they are contiguous.
 
     Args:
@@ -244,7 +244,7 @@ def _some_of(reader: Reader, x: View, i: int, places: Sequence[Places], sizes: S
         places: positions of the entries at every build.
         sizes: size of the dimension at every build.
     """
-    runs = all(_step(at) == 1 or len(at) == 1 for at in places)
+    runs = all(_get_step(at) == 1 or len(at) == 1 for at in places)
     if runs and tuple(map(len, places)) == sizes:
         return x
     if not runs:

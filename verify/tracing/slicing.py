@@ -1,6 +1,6 @@
-"""Slices and entries of views, which are pushed down to the tensors they are made of, and constants of the equations.
+"""Slices and entries of views, which are pushed down to the tensors they are made of.
 
-Read next: ``products.py``, ``layout.py`` (rules for views and slices).
+Read next: ``products.py``, ``data_movement.py`` (rules for views and slices).
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .graph import Dims, View, moved, push_down, without
+from .equation_constants import make_fixed_constant
+from .graph import View, push_slice_down, remove_slot, shift_slots
 from .nodes import (
-    Blend,
     Concatenation,
     ContractionNode,
-    Entries,
-    EquationConstant,
+    EntryPick,
+    EntrySelection,
+    FixedConcatenation,
     FunctionNode,
     IndexClass,
     Parameter,
-    Pick,
     Rotation,
-    SameSize,
-    Shift,
+    SameSizeNode,
+    ShiftedSignal,
     Sizes,
     SumNode,
     TracedNode,
     Unreadable,
 )
-from .reading import Reader
+from .reader import Reader
 
 
 def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
@@ -48,30 +48,32 @@ def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: 
         Unreadable: the node mixes the entries of the slot.
     """
     key = node.number, slot, start, stop
-    if key not in reader.cut:
-        made = reader.cut[key] = _slice_uncached(reader, node, slot, start, stop)
+    if key not in reader.slices:
+        made = reader.slices[key] = _slice_uncached(reader, node, slot, start, stop)
         made.part = (node, slot, start, stop)
-    return reader.cut[key]
+    return reader.slices[key]
 
 
 def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
     """Computes ``slice_node``."""
     if isinstance(node, Parameter):
-        key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
-        found = reader.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
+        key = (*min(node.indices[slot].find_root().leaves, key=str), "part", start, stop)
+        found = reader.make_leaf_indices(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
         indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
-        value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
+        value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.find_root().sizes[0] for x in indices])
         axes = (*node.axes[:slot], *[node.axes[slot]] * len(found), *node.axes[slot + 1 :])
-        return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
+        return node.copy_with(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _find_concatenated_part(reader, node, slot, start, stop)) is not None:
         return beside
     if isinstance(node, Rotation):
         return _slice_rotation(reader, node, slot, start, stop)
-    known = isinstance(node, ContractionNode | FunctionNode | Pick | SumNode) and not isinstance(node, Blend)
-    known = known or (isinstance(node, SameSize | Shift) and node.entrywise)
+    known = isinstance(node, ContractionNode | FunctionNode | EntryPick | SumNode) and not isinstance(
+        node, FixedConcatenation
+    )
+    known = known or (isinstance(node, SameSizeNode | ShiftedSignal) and node.entrywise)
     if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of the result of {node}; slice its inputs instead")
-    made = push_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
+    made = push_slice_down(node, slot, lambda c, s: slice_node(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
         raise reader.fail(f"a slice whose dimension is split after {node}; reshape before it")
     return made
@@ -84,8 +86,8 @@ def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
         Unreadable: the rotation mixes entries of the slice with others.
     """
     first, n = start[0], stop[0] - start[0]
-    shape = [index.root().sizes[0] for index in node.indices]
-    turn = node.exact
+    shape = [index.find_root().sizes[0] for index in node.indices]
+    turn = node.value_function
     assert turn is not None
     other = torch.ones(shape, dtype=torch.float64)
     other.narrow(slot, first, n).zero_()
@@ -95,25 +97,25 @@ def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
             "slice before the rotation"
         )
     inner = slice_node(reader, node.source, slot, start, stop)
-    sizes = [index.root().sizes[0] for index in inner.indices]
+    sizes = [index.find_root().sizes[0] for index in inner.indices]
 
-    def exact(v: torch.Tensor) -> torch.Tensor:
+    def compute_value(v: torch.Tensor) -> torch.Tensor:
         whole = torch.zeros(shape, dtype=v.dtype)
         whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
         return turn(whole).narrow(slot, first, n).reshape(sizes)
 
-    return inner.derive(Rotation, reader.where, note=node.note, exact=exact)
+    return inner.derive(Rotation, reader.where, note=node.note, value_function=compute_value)
 
 
 def _find_concatenated_part(
     reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
 ) -> TracedNode | None:
     """Returns the part of a concatenation that a slice selects exactly, or None if it is not one of the parts."""
-    if isinstance(node, Concatenation | Blend) and node.slot == slot and not node.note:
+    if isinstance(node, Concatenation | FixedConcatenation) and node.slot == slot and not node.note:
         for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
-            size = made.indices[labels.index(slot)].root().sizes
+            size = made.indices[labels.index(slot)].find_root().sizes
             if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
                 return made.sum_to(tuple(map(labels.index, node.slots)), reader.where)
     return None
@@ -131,13 +133,13 @@ def slice_view(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> Vi
     """
     (e,) = x.dims[d]
     if not isinstance(e, int):
-        return x.with_dim(d, (IndexClass([b - a for a, b in zip(start, stop, strict=True)]),))
+        return x.replace_dim(d, (IndexClass([b - a for a, b in zip(start, stop, strict=True)]),))
     try:
         made = slice_node(reader, x.node, e, start, stop)
         count = 1 + len(made.indices) - len(x.node.indices)
-        return View(made, [moved(dim, e, count) for dim in x.dims])
+        return View(made, [shift_slots(dim, e, count) for dim in x.dims])
     except Unreadable:
-        if x.index(e).fixed:
+        if x.get_index(e).fixed:
             return select_entries(reader, x, d, torch.arange(start[0], stop[0]))
         raise
 
@@ -155,23 +157,23 @@ def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
         Unreadable: the dimension grows, or has several indices.
     """
     entries = x.dims[d]
-    if any(not x.index(e).fixed for e in entries):
+    if any(not x.get_index(e).fixed for e in entries):
         raise reader.fail("an index selects entries of an axis that grows; use a slice or a parameter")
     if not entries:
         return x
     if len(entries) > 1 or not isinstance(keep := entries[0], int):
         raise reader.fail("an index selects entries of several axes at once; split the dimension first")
-    if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
+    if len(classes := reader.make_indices(reader.repeat_per_build(len(at)))) > 1:
         return _select_by_matrix(reader, x, keep, at, classes)
-    node = x.node.derive(Entries, reader.where, exact=lambda v: v.index_select(keep, at))
-    node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
-    node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
+    node = x.node.derive(EntrySelection, reader.where, value_function=lambda v: v.index_select(keep, at))
+    node.indices[keep] = classes[0] if classes else IndexClass(reader.repeat_per_build(1))
+    node.part = None if x.get_index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
 
 
 def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
     """Selects entries that form several new indices, as a product with a constant 0-1 matrix."""
-    n, old = len(x.node.indices), x.index(keep)
+    n, old = len(x.node.indices), x.get_index(keep)
     new = tuple(range(n, n + len(classes)))
     matrix = make_fixed_constant(reader, [torch.eye(old.sizes[0])[at]] * reader.builds, [*classes, old], []).node
     of = dict(enumerate([*x.node.indices, *classes]))
@@ -179,7 +181,7 @@ def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: S
     sources = (matrix, (*new, keep)), (x.node, x.node.slots)
     indices = [of[k] for k in out]
     node = ContractionNode(indices=indices, where=reader.where, sources=sources, out=out, labels=of)
-    return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
+    return View(node, [shift_slots(dim, keep, len(new)) for dim in x.dims])
 
 
 def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
@@ -196,82 +198,10 @@ def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
         raise reader.fail("selects one entry of several axes at once; split the dimension first")
     if not entries or not isinstance(slot := entries[0], int):
         return View(x.node, dims)
-    at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
+    at = tuple(int(k) % n for k, n in zip(at, x.get_sizes(d, reader.builds), strict=True))
     key = x.node.number, slot, at
-    if key not in reader.cut:
-        made = reader.cut[key] = x.node.derive(Pick, reader.where, slot=slot, at=at)
-        made.indices = without(made.indices, slot)
+    if key not in reader.slices:
+        made = reader.slices[key] = x.node.derive(EntryPick, reader.where, slot=slot, at=at)
+        made.indices = remove_slot(made.indices, slot)
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
-    return View(reader.cut[key], down)
-
-
-# constants of a call as constants of the equations ------------------------------------------------------------
-
-
-def make_fixed_constant(
-    reader: Reader,
-    values: Sequence[Tensor],
-    classes: Sequence[IndexClass],
-    dims: Dims,
-    kind: type[EquationConstant] = EquationConstant,
-) -> View:
-    """Returns a view of a constant of the equations.
-
-    Args:
-        reader: the reader.
-        values: its value at every build.
-        classes: its index classes.
-        dims: for each dimension of the view, its slots or index classes.
-
-    Raises:
-        Unreadable: the size of its entries changes with the sizes.
-    """
-    value = values[0].double().reshape([c.root().sizes[0] for c in classes])
-    sizes = [float(v.double().square().mean().sqrt()) for v in values]
-    if min(sizes) <= 0 or max(sizes) > (1 + 1e-3) * min(sizes):
-        raise reader.fail(
-            "a constant whose entries change with the sizes, which equations cannot express; divide "
-            "by a size outside of it"
-        )
-    mark = kind, tuple(value.shape), value.numpy().tobytes()
-    node = reader.fixed.setdefault(mark, kind(indices=list(classes), where=reader.where, value=value))
-    return View(node, dims)
-
-
-def convert_constant(reader: Reader, x: View) -> View:
-    """Converts a constant tensor of a call into a constant of the equations.
-
-    Raises:
-        Unreadable: its entries differ along an axis that grows.
-    """
-    classes: list[IndexClass] = []
-    dims: Dims = []
-    values = x.values
-    for d, dim in enumerate(x.dims):
-        own = [e for e in dim if isinstance(e, IndexClass)]
-        if any(not e.fixed for e in own):
-            values, own = collapse_constant(reader, values, d), []
-        own = [y for e in own for y in ([e] if e.root().leaves else reader.fresh(e.root().sizes))]
-        dims.append(tuple(range(len(classes), len(classes) + len(own))))
-        classes += own
-    return make_fixed_constant(reader, values, classes, dims)
-
-
-def varies_along_growing_axis(x: View) -> bool:
-    """Returns whether the entries of a constant differ along an axis that grows, while their size is the same at every
-    build."""
-    grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
-    sizes = [float(v.double().square().mean().sqrt()) for v in x.values]
-    steady = max(sizes) <= 1.2 * min(sizes)
-    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.values for d in grows)
-
-
-def collapse_constant(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
-    """Returns the values of a constant with a single entry along dimension d, where all entries are equal.
-
-    Raises:
-        Unreadable: they are not.
-    """
-    if any(bool((v.diff(dim=d) != 0).any()) for v in values):
-        raise reader.fail("a constant whose entries differ along an axis that grows; make it a parameter, or data")
-    return [v.narrow(d, 0, 1) for v in values]
+    return View(reader.slices[key], down)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError, quote_value
 
-OWNERS: Mapping[Any, tuple[str, Any]] = {
+PATCHABLE_OBJECTS: Mapping[Any, tuple[str, Any]] = {
     torch.Tensor: ("torch.Tensor", torch._C.TensorBase),
     torch: ("torch", torch._C._VariableFunctions),
 }
@@ -20,13 +20,16 @@ OWNERS: Mapping[Any, tuple[str, Any]] = {
 
 
 def find_optimizers(value: Any) -> list[torch.optim.Optimizer]:
-    """Returns the optimizers in a value: itself, or all items of a list, tuple or dict; an empty list if any item is
-    none."""
+    """Returns the torch optimizers that a value consists of.
+
+    The value is an optimizer, or a list, tuple or dict of optimizers. If anything in it is not an optimizer, the result
+    is an empty list.
+    """
     several = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, list | tuple) else [value]
     return several if all(isinstance(x, torch.optim.Optimizer) for x in several) else []
 
 
-def check_returned(beside: Sequence[Any]) -> None:
+def check_build_result(beside: Sequence[Any]) -> None:
     """Checks what ``build`` returns in addition to the module.
 
     Args:
@@ -54,13 +57,13 @@ def check_returned(beside: Sequence[Any]) -> None:
                 raise UsageError(f"build returns an input of layout {x.layout}; return a dense tensor, x.to_dense()")
 
 
-def check_torch() -> None:
+def check_torch_unpatched() -> None:
     """Checks that no other package has replaced a function of torch or a method of tensors.
 
     Raises:
         UsageError: one has.
     """
-    for owner, (called, built_in) in OWNERS.items():
+    for owner, (called, built_in) in PATCHABLE_OBJECTS.items():
         for name, function in vars(owner).items():
             if not isinstance(function, FunctionType) or not hasattr(built_in, name):
                 continue

@@ -18,13 +18,13 @@ _GRID = torch.linspace(-6, 6, 121, dtype=torch.float64)
 """Arguments at which functions are evaluated; the middle one is 0."""
 _TOLERANCE = 1e-6
 """Relative size below which a value counts as zero."""
-ALIKE = 1e-3
+MAX_FUNCTION_DIFFERENCE = 1e-3
 """Maximum difference of values up to which two functions count as the same (such as approximations of GELU)."""
-NAMES = tuple(name for name, f in FUNCTIONS.items() if f.kind == "entrywise" and not f.selects)
+ELEMENTWISE_FUNCTIONS = tuple(name for name, f in FUNCTIONS.items() if f.kind == "entrywise" and not f.selects)
 """Elementwise functions of one tensor that the language has."""
 
 
-def generic(f: Callable[[Tensor], Tensor]) -> bool:
+def is_generic_activation(f: Callable[[Tensor], Tensor]) -> bool:
     """Tests whether a function, minus its value at zero, has the class of silu(u) + tanh(u).
 
     Its even part and the nonlinear part of its odd part are nonzero, it has the sign of its argument (or the opposite
@@ -34,16 +34,16 @@ def generic(f: Callable[[Tensor], Tensor]) -> bool:
         f: the function, of a tensor of any shape.
 
     Examples:
-        >>> generic(torch.nn.functional.elu), generic(torch.exp), generic(torch.cos)
-        (True, False, False)
+        >>> is_generic_activation(torch.nn.functional.elu), is_generic_activation(torch.exp)
+        (True, False)
     """
     u, middle = _GRID, f(0 * _GRID)
-    values = [seen(lambda u, sign=sign: sign * (f(u) - f(0 * u))) for sign in (1, -1)]  # type: ignore[misc]
+    values = [measure_properties(lambda u, sign=sign: sign * (f(u) - f(0 * u))) for sign in (1, -1)]  # type: ignore[misc]
     fits = any(x and x["signed"] and x["powers"] == {1, 2, 3} for x in values)
     return fits and float((f(4 * u) - middle).abs().max()) < 5 * float((f(u) - middle).abs().max())
 
 
-def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
+def measure_properties(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """Determines from its values the properties of a function that ``functions.toml`` declares.
 
     Args:
@@ -53,7 +53,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
         The properties by name; an empty dict if values are not finite, all zero, or of another shape.
 
     Examples:
-        >>> {key: x for key, x in seen(torch.nn.functional.softplus).items() if x}
+        >>> {key: x for key, x in measure_properties(torch.nn.functional.softplus).items() if x}
         {'powers': frozenset({0, 1, 2}), 'positive': True, 'rising': True}
     """
     u, middle = _GRID, len(_GRID) // 2
@@ -81,7 +81,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     }
 
 
-def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
+def matches_class(kind: FunctionKind, values: dict[str, object]) -> bool:
     """Tests whether properties determined from values agree with the declaration of a function.
 
     Powers, boundedness, steepness and homogeneity must be equal; positivity, monotonicity and sign must hold where
@@ -89,13 +89,13 @@ def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
 
     Args:
         kind: the declaration.
-        values: the properties, as ``seen`` returns them.
+        values: the properties, as ``measure_properties`` returns them.
     """
     same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "steep", "homogeneous"))
     return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))
 
 
-def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
+def find_function_of_class(f: Callable[[Tensor], Tensor], name: str = "") -> str:
     """Returns the name of a function of the language with the same class, up to a sign; "" if there is none.
 
     Args:
@@ -103,55 +103,62 @@ def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
         name: the function that is preferred if several have the class.
 
     Examples:
-        >>> classified(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
+        >>> find_function_of_class(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
         'silu'
-        >>> classified(lambda x: 1 + torch.tanh(x)), classified(torch.exp), classified(lambda x: 3 * x)
-        ('sigmoid', 'exp', '')
+        >>> [find_function_of_class(f) for f in (torch.exp, lambda x: 1 + torch.tanh(x), lambda x: 3 * x)]
+        ['exp', 'sigmoid', '']
     """
-    both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
-    return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")
+    both = (measure_properties(f), measure_properties(lambda u: -f(u)))
+    names = sorted(ELEMENTWISE_FUNCTIONS, key=lambda x: x != name)
+    return next((x for x in names if any(matches_class(FUNCTIONS[x], values) for values in both)), "")
 
 
-def fitted(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
-    """Finds a function k of the language, a number c and a constant b such that f(u) = c k(u) + b.
+def fit_function(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
+    """Finds a function k of the network language, a factor c and a constant b such that f(u) = c k(u) + b.
 
-    The values must agree up to ``ALIKE`` (so that approximations of GELU are accepted), also far from zero.
+    The values must agree up to ``MAX_FUNCTION_DIFFERENCE`` (so that approximations of GELU are accepted), also far from
+    zero.
 
     Returns:
         The name of k, c and b; None if there is no such function.
 
     Examples:
-        >>> fitted(lambda x: -2 * x.clamp(min=0)), fitted(lambda x: 1 + torch.tanh(x))
+        >>> fit_function(lambda x: -2 * x.clamp(min=0)), fit_function(lambda x: 1 + torch.tanh(x))
         (('relu', -2.0, 0.0), ('tanh', 1.0, 1.0))
-        >>> fitted(lambda x: 3 * x), fitted(lambda x: x.clamp(0, 50))
+        >>> fit_function(lambda x: 3 * x), fit_function(lambda x: x.clamp(0, 50))
         (None, None)
     """
     at, y = _GRID / 2, f(_GRID / 2)
-    for name in NAMES:
+    for name in ELEMENTWISE_FUNCTIONS:
         k = find_torch_function(FUNCTIONS[name])
         z = k(at)
         slope = float(((y - y.mean()) * (z - z.mean())).sum() / (z - z.mean()).square().sum())
         middle = float(y.mean() - slope * z.mean())
-        if abs(slope) < ALIKE or not torch.allclose(y, slope * z + middle, rtol=0, atol=ALIKE * abs(slope)):
+        if abs(slope) < MAX_FUNCTION_DIFFERENCE or not torch.allclose(
+            y, slope * z + middle, rtol=0, atol=MAX_FUNCTION_DIFFERENCE * abs(slope)
+        ):
             continue
         far = (_GRID * 10, _GRID * 1e3)
-        if has_class(FUNCTIONS[name], seen(k)) and all(
-            torch.allclose(f(u), slope * k(u) + middle, rtol=ALIKE, atol=ALIKE * abs(slope)) for u in far
+        if matches_class(FUNCTIONS[name], measure_properties(k)) and all(
+            torch.allclose(
+                f(u), slope * k(u) + middle, rtol=MAX_FUNCTION_DIFFERENCE, atol=MAX_FUNCTION_DIFFERENCE * abs(slope)
+            )
+            for u in far
         ):
-            return name, _whole(slope), _whole(middle)
+            return name, _round_near_integer(slope), _round_near_integer(middle)
     return None
 
 
-def _whole(number: float) -> float:
+def _round_near_integer(number: float) -> float:
     """Returns the number, rounded to the nearest integer if it is within 1e-4 of it."""
-    return float(round(number)) if abs(number - round(number)) < ALIKE * 1e-1 else number
+    return float(round(number)) if abs(number - round(number)) < MAX_FUNCTION_DIFFERENCE * 1e-1 else number
 
 
-def sign_of(f: Callable[[Tensor], Tensor]) -> int:
+def determine_sign(f: Callable[[Tensor], Tensor]) -> int:
     """Returns the sign of the even part of a function minus its value at zero; for an odd function, that at u > 0.
 
     Examples:
-        >>> [sign_of(f) for f in (torch.relu, lambda x: x.clamp(max=0), torch.tanh, lambda x: -x)]
+        >>> [determine_sign(f) for f in (torch.relu, lambda x: x.clamp(max=0), torch.tanh, lambda x: -x)]
         [1, -1, 1, -1]
     """
     off = f(_GRID) - f(0 * _GRID)

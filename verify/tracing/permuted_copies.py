@@ -1,0 +1,68 @@
+"""Permuted copies of a signal (rotary's swapped halves).
+
+A permutation P keeps the size, but x and P x are different signals in a product or a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .nodes import ContractionNode, Parameter, Permutation, TracedNode, cache_on_node, walk_graph
+
+PermutedCopy = tuple[TracedNode, Permutation, frozenset[str]]
+"""A signal, its permuted copy, and the names of the parameters that act on the copy before it meets others."""
+ActingPath = tuple[Any, ...]
+"""Something, and last the names of the parameters of the one product, at most, that acts on it."""
+
+
+@cache_on_node
+def find_permuted_copies(node: TracedNode) -> frozenset[PermutedCopy]:
+    """Return the permuted copies of signals from which a node is computed."""
+    if isinstance(node, Permutation):
+        return frozenset(((node.source, node, frozenset[str]()), *find_permuted_copies(node.source)))
+    return frozenset(_iterate_source_paths(node, find_permuted_copies))
+
+
+def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[ActingPath]]) -> Iterator[ActingPath]:
+    """Yield the paths to a node's sources, each extended by the parameters that multiply the source in this node."""
+    weights = [c for c in node.children if c.is_weight] if isinstance(node, ContractionNode) else []
+    for child in node.children:
+        names = frozenset(x.name for c in weights if c is not child for x in walk_graph(c) if isinstance(x, Parameter))
+        yield from ((*what, path | names) for *what, path in of(child) if not (path and names))
+
+
+@cache_on_node
+def _get_path_cache(whole: TracedNode) -> dict[int, frozenset[ActingPath]]:
+    """Return the cache of ``_find_acting_paths`` for one signal, by number of the node."""
+    return {}
+
+
+def _find_acting_paths(node: TracedNode, whole: TracedNode) -> frozenset[ActingPath]:
+    """Return, for every path from an unpermuted signal to a node, the names of the parameters that act on it."""
+    known = _get_path_cache(whole)
+    for x in walk_graph(node, known):
+        mixed = (
+            isinstance(x, Permutation)
+            and x.source is whole
+            and bool(find_permuted_copies(x) - find_permuted_copies(whole))
+        )
+        below = () if mixed else _iterate_source_paths(x, lambda c: known[c.number])
+        known[x.number] = frozenset([(frozenset(),)] if x is whole else below)
+    return known[node.number]
+
+
+def find_permuted_pair(nodes: Sequence[TracedNode]) -> PermutedCopy | None:
+    """Return a signal and its permuted copy that two of some nodes are computed from; None if there is none."""
+    for k, node in enumerate(nodes):
+        for whole, mixed, path in find_permuted_copies(node):
+            for other in (x for j, x in enumerate(nodes) if j != k):
+                again = any(w is whole and m is not mixed and p == path for w, m, p in find_permuted_copies(other))
+                if again or (path,) in _find_acting_paths(other, whole):
+                    return whole, mixed, path
+    return None
+
+
+def has_negated_entries(node: TracedNode) -> bool:
+    """Return whether a node contains a signal with some entries negated, on which no parameter has acted since."""
+    return any(not path and mixed.signed for _, mixed, path in find_permuted_copies(node))
