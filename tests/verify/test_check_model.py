@@ -38,7 +38,7 @@ from scaling_algebra.verify.tracing.measuring import TrainingWatch
 from scaling_algebra.verify.tracing.readings import read_module, trace_equations
 
 from ..docs.pages import ROOT, write_files
-from .test_tracing import Attention, FourWays, Stop
+from .spellings import Stop, attend, sum_experts
 
 pytest_plugins = ("pytester",)
 
@@ -64,15 +64,6 @@ class Language(nn.Module):
 
 def language(sizes):
     return Language(sizes["N"])
-
-
-def mixture(how="list", gate=None):
-    def build(sizes):
-        model = FourWays(sizes["N"], sizes["N_e"], sizes["M"], how)
-        model.gate = gate or model.gate
-        return model
-
-    return build
 
 
 class Few(nn.Module):
@@ -363,9 +354,9 @@ def test_a_factor_is_folded_into_whole_parameters_alone(fused, fold, said):
 @pytest.mark.parametrize(
     ("build", "where", "what"),
     [
-        (lambda z: Attention(z["N"], 8, "chunk"), "qkv.weight", "lr"),
-        (mixture("einsum"), "down", "init_std"),
-        (mixture(), "experts.*.1.weight", "lr"),
+        (attend("chunk", "8"), "qkv.weight", "lr"),
+        (sum_experts("einsum"), "down", "init_std"),
+        (sum_experts(), "experts.*.1.weight", "lr"),
     ],
 )
 def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what):
@@ -488,7 +479,7 @@ def test_depth_may_grow(rules, found):
 
 def test_parts_are_those_of_the_product_that_a_parameter_is_in():
     """Of three factors in one einsum each is measured in its own product; what is measured is W_0 x_0 and so on."""
-    build = mixture("einsum")
+    build = sum_experts("einsum")
     reading = trace_equations(build)
     model, inputs, _ = build_module(build, {"N": 16, "N_e": 8, "M": 4})
     watch, x = TrainingWatch(model, inputs, reading), inputs[0][0]
@@ -661,7 +652,7 @@ class Grown(nn.Module):
         (lambda s: plain(s).append(nn.Bilinear(3, 3, 3)), r"guessed \(shape \(1, 5\)\): let build return \("),
         (lambda s: (plain(s), torch.ones(1, 5), torch.ones(1, 5)), "build returns two inputs"),
         (lambda s: Grown(s["N"], False), "the output grows"),
-        (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
+        (sum_experts(gate=lambda m, s: s.sigmoid()), r"must multiply by 0.5 \(alpha of scalecalc list"),
         (
             few,
             "gate.weight has no gradient at K=1, where the gate of the one active expert is constant; give K=2",

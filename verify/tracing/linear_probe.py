@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import torch
@@ -28,6 +29,8 @@ MAX_PROBED_ENTRIES = 3000
 """Maximum number of entries along the axes that do not grow, which is also the maximum number of probing calls."""
 VALUE_TOLERANCE, COPY_TOLERANCE = 1e-6, 1e-12
 """Maximum difference of values that count as equal: after the arithmetic of a call, and for copied entries."""
+CHECKED_SCALES = (1, 1e8)
+"""Scales of the values at which C is checked: a clamp on a norm, which a wider tensor may reach, acts at the larger."""
 
 
 def rerun_in_float64(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
@@ -201,10 +204,10 @@ def _read_contributions(
     matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
-    # Check at every build that C also maps another random vector correctly.
-    for side, number in zip(sides, numbers, strict=True):
+    # Check at every build that C also maps other random vectors correctly.
+    for (side, number), scale in product(zip(sides, numbers, strict=True), CHECKED_SCALES):
         there = side.run.get_tensor(TensorRef(number)).shape
-        part, ray = draw_normal(there, stays), draw_normal(there, grows)
+        part, ray = scale * draw_normal(there, stays), draw_normal(there, grows)
         for y, along, c in zip(side(number, make_argument(part, ray)), outs, matrices, strict=True):
             expected = torch.tensordot(torch.tensordot(c, part, len(stays)), ray, 0)
             y = move_growing_last(y, along)
