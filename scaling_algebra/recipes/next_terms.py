@@ -134,9 +134,10 @@ def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tup
             with suppress(Exhausted, BeyondPowerCounting):
                 known[name] = t, [scaling.size(form) for form in look.runs.list_lower_forms(name, t)]
     for name in last:
-        t, sizes = known.get(name, (None, []))
-        if t is None or sizes:
-            yield name, t, sizes
+        if name not in known:
+            yield name, None, []
+        elif known[name][1]:
+            yield name, *known[name]
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:

@@ -129,7 +129,8 @@ class Derivation(Rendered):
             powers = {f"b.{role}": t.init_std, f"c.{role}": t.lr, f"d.{role}": t.eps}
             if any((power * here[name]).on(self.ray) for name, power in powers.items() if power is not None):
                 return None
-            tensors[role] = TensorScaling(*(None if x is None else 1 / there[name] for name, x in powers.items()))
+            init_std, lr, eps = (None if x is None else 1 / there[name] for name, x in powers.items())
+            tensors[role] = TensorScaling(init_std, lr, eps)
         multipliers = {name: there.get(name, power) for name, power in self.scaling.multipliers.items()}
         return replace(self.scaling, tensors=tensors, multipliers=multipliers)
 
