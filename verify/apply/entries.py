@@ -179,7 +179,7 @@ def collect_warnings(
         numbers: as for ``build_entries``.
         entries: the entries of the plan.
         small: as for ``build_entries``.
-        left: as for ``TracedModel.describe``.
+        left: by multiplier, the factor that the model's code still has to apply, as text; "" if there is none.
     """
     going = numbers.way
     acting = [e for e in entries if e.role]

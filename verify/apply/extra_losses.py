@@ -38,8 +38,7 @@ def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, st
 
     Returns:
         ``(loss, parameter)`` -> norm of the gradient of the loss at the parameter, divided by that of the output's
-        loss,
-        where both are nonzero.
+        loss, where both are nonzero.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with in_float64(), guard_foreign_code("the model"):

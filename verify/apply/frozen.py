@@ -71,8 +71,7 @@ def _is_bias(numbers: Recipe, role: str) -> bool:
 
 def _compute_share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
     """Returns which fraction of the growth from the sizes ``small`` to the target, on a log scale, lies between base
-    and
-    target.
+    and target.
 
     It is measured along the axis that grows most from base to target.
     """

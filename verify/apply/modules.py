@@ -71,7 +71,9 @@ class Entry:
 
     @property
     def stacked(self) -> bool:
-        """Whether a matrix optimizer trains it, and it is a stack of matrices (more than two dimensions)."""
+        """Whether the parameter is a stack of matrices (it has more than two dimensions) that an optimizer of matrices,
+        such as Muon, trains.
+        """
         return self.rules[self.role].normalises == "matrix" and self.tensor.dim() > 2 and not self.frozen
 
 

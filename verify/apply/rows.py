@@ -32,7 +32,6 @@ def add_levels(report: Report, level: Callable[[ReportRow], str]) -> Report:
 
 def has_single_power(cells: Sequence[Cell]) -> bool:
     """Whether the exponents of a quantity at all steps are decided (not ``...``) and equal; steps at which it is
-    exactly
-    zero (None) are ignored.
+    exactly zero (None) are ignored.
     """
     return ... not in cells and len({e for e in cells if e is not None}) < 2

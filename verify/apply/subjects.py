@@ -106,9 +106,8 @@ def _read_build_function(
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Builds the module with a reading, and returns a warning on tensors that do not grow as the reading says; ""
-        if
-        all do.
+        """Builds the module at the target, and returns a warning on tensors that do not grow as the reading says, or ""
+        if all do.
 
         Args:
             reading: the reading to test.

@@ -79,11 +79,11 @@ class FittedAnswer(Rendered):
         return Document(blocks, record | self.get_more_numbers())
 
     def build_more_blocks(self) -> Sequence[Block]:
-        """Returns the blocks to print after the fitted numbers."""
+        """Returns what is printed after the table of fitted numbers: nothing here, more tables in a subclass."""
         return ()
 
     def get_more_numbers(self) -> dict[str, Any]:
-        """Returns further entries for JSON."""
+        """Returns further entries of the JSON record: none here, some in a subclass."""
         return {}
 
     def _get_claim(self, name: str) -> dict[str, float | str | None]:

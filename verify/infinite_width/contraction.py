@@ -268,7 +268,7 @@ def _compute_power(parts: Sequence[Leading]) -> Fraction:
 
 
 def _bound_rest(parts: Sequence[Leading]) -> Fraction:
-    """Returns an upper bound on the power of n of all terms of a product except the leading one."""
+    """Returns an upper bound on the power of n of the terms in a product of quantities other than its leading term."""
     sizes = [q.size for q in parts]
     return max([NONE, *(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(parts))])
 

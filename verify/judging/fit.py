@@ -170,10 +170,9 @@ def judge_exponent(
     """Compares a fit with a predicted exponent.
 
     Possible exponents are taken to lie ``spacing`` apart. AGREES: the interval, up to ``DRIFT``, contains the
-    prediction
-    and neither of its two neighbours. REFUTED: the interval, ``Fit.trend`` and (with ``later``) ``Fit.reach`` lie on
-    one
-    side of the prediction, farther away than half a spacing and half the interval's width. INCONCLUSIVE: anything else.
+    prediction and neither of its two neighbours. REFUTED: the interval, ``Fit.trend`` and (with ``later``)
+    ``Fit.reach`` lie on one side of the prediction, farther away than half a spacing and half the interval's width.
+    INCONCLUSIVE: anything else.
 
     Args:
         measured: the fit.

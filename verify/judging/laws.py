@@ -101,8 +101,7 @@ class FittedSum:
     @cached_property
     def _powers(self) -> list[tuple[int, str, Any, Any]]:
         """Every power in the sum as (number of its term, its base, function that gives its exponent, function that
-        gives
-        the derivatives of the exponent); both functions take the values of the parameters.
+        gives the derivatives of the exponent); both functions take the values of the parameters.
         """
         symbols = [parameter(p) for p in self.parameters]
         return [
@@ -224,7 +223,9 @@ class FittedSum:
 
 
 def merge_fits(fits: Mapping[str, Fitted]) -> Fitted:
-    """Merges several fits into one; every number is prefixed by the name of its fit."""
+    """Merges several fits (such as one for each group of runs) into one, in which the name of every number is prefixed
+    by the name of its fit.
+    """
 
     def collect_part(part: str) -> dict[str, Any]:
         return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}

@@ -56,7 +56,7 @@ class Measurement:
         exact: ``values`` of the first seeds in float64, if the run has lower precision; otherwise empty.
         environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
         interrupted: whether the user stopped the run; complete parts are kept.
-        missing: number of planned measurements (a size and a seed) that are not there.
+        missing: number of planned cells (groups of replicas) whose results are missing.
         watched: names of the quantities whose slope in ``control`` is checked.
         logged: whether the numbers were read from a user's log, which has no controls.
     """

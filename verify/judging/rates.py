@@ -89,8 +89,7 @@ def fit_rates(
 
     The result names the best rates ``lr at SETTING``. Runs whose loss is not finite diverged. A setting has no best
     rate if all its runs diverged, or if the best rate is the smallest or largest tried; ``misfit`` lists these
-    settings,
-    and whether they contradict the powers.
+    settings, and whether they contradict the powers.
 
     Args:
         x: columns of sizes, lr and loss, one entry per run.

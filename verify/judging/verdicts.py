@@ -114,9 +114,10 @@ def judge(
 
 
 def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
-    """Judges a quantity whose size is undecided by its demand, and returns the row with this verdict.
+    """Completes the row of a quantity whose exponent the engine leaves undecided, and which was thus compared with
+    the exponent that its demand sets.
 
-    The demand is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
+    That is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
     """
     verdict, note = row.verdict, row.note
     if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
@@ -245,7 +246,7 @@ class _Judge:
         return bool(known) and all(abs(x - float(e)) >= 1 - DRIFT for x in slopes for e, _ in known)
 
     def _is_refuted(self, quantity: str, step: int) -> bool:
-        """Whether a quantity refutes its prediction, or has none."""
+        """Whether the measured values of a quantity refute its predicted exponent, or it has none."""
         predicted = self.get_prediction(quantity, step)
         return predicted is None or self.judge_row(quantity, step, predicted).verdict is Verdict.REFUTED
 
@@ -259,8 +260,7 @@ class _Judge:
 
     def build_control_gates(self, rows: Sequence[ReportRow]) -> list[RunGate]:
         """Returns the checks of the run that need judged predictions (``rows``): wrong exponents must be refuted, and
-        so
-        must predictions in the standard parameterization, and rounding must not dominate.
+        so must predictions in the standard parameterization, and rounding must not dominate.
         """
         checks = []
         agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]

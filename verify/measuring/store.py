@@ -163,8 +163,7 @@ class Store:
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
         """Returns pairs (list of names as JSON, numbers as bytes) of all undamaged rows with a key, from memory and
-        every
-        folder.
+        every folder.
         """
         rows: list[tuple[Any, Any]] = [self._memory[key]] if key in self._memory else []
         for folder in self._folders:

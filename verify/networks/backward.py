@@ -43,7 +43,9 @@ def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
 
 
 def restrict_key(key: Key, roles: frozenset[str]) -> Key:
-    """Returns the entries of a key (see ``Key``) that are about the given tensors."""
+    """Returns the entries of a key that are about the given tensors. A key says, for some tensors, which part of them
+    (initial value or update) a gradient passed through.
+    """
     return tuple((role, mode) for role, mode in key if role in roles)
 
 

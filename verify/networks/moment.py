@@ -192,7 +192,9 @@ class Moment:
         return found[0] if found else torch.zeros_like(self.signals()[s.out])
 
     def _product(self, out: str, term: Term, mode: Mode, operands: Sequence[Labelled]) -> list[Tensor]:
-        """Returns the product of operands with W_0, or with W_t - W_0, in a list; empty if it is exactly zero."""
+        """Returns the product of operands with the tensors of a term, for ``mode`` "init" with W_0, for "update" with
+        W_t - W_0, in a list, which is empty if the product is exactly zero.
+        """
         indices = self.network.signals[out]
         if mode == "init":
             return [multiply_term(self.model, self.start, term, operands, indices)]

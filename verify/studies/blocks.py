@@ -117,9 +117,12 @@ Question = tuple[Derivation, str, int]
 
 
 def fit_slopes(questions: Sequence[Question]) -> list[str]:
-    """Measures the exponent of each quantity in ``questions``.
+    """Trains networks and measures the exponents of n that are asked for.
 
     Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
+
+    Args:
+        questions: triples (derivation of a configuration, name of a quantity, number of updates).
 
     Returns:
         For each quantity the slope with its 95 % interval as text, or the reason why there is none.

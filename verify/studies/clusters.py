@@ -305,8 +305,7 @@ def measure_margins(
     how: Conditions, names: Sequence[str], *, data: str, experts: Sequence[int], lr: float, init: float
 ) -> dict[str, Observation]:
     """Measures how the output y f_m of an expert on its own cluster, after T_2 = 1/(eta M^2) steps, depends on the
-    number M
-    of experts.
+    number M of experts.
 
     The router's learning rate is eta_r = M^2 eta. The predicted exponent is that of ``expert_margin`` in the shipped
     assumptions ``switch-cluster``.

@@ -251,8 +251,7 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
 
 def measure_regret(curve: LossCurve, log2: float) -> Estimate:
     """Returns by how many nats the loss at the rate 2^``log2`` exceeds the smallest loss of the curve, with an
-    interval;
-    NaN if this rate was not trained.
+    interval; NaN if this rate was not trained.
     """
     if log2 not in curve.log2_lr:
         return UNKNOWN
