@@ -86,9 +86,9 @@ class Plan(Rendered):
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trainable parameter again, with the init std of its group (or of its parts) at the target.
 
-        Vectors with one value (gains, biases) keep it, and so do parameters whose values are no draw of one law centred
-        at zero. A weight norm is set to the norm of the drawn matrix. Buffers are not touched; a warning names those
-        that ``to_empty`` left without values.
+        Vectors with one value (gains, biases) keep it, and parameters whose values do not look like random draws with
+        mean zero keep these. A weight norm is set to the norm of the drawn matrix. Buffers are not touched; a warning
+        names those that ``to_empty`` left without values.
 
         Args:
             model: the planned module, or one with the same names (sharded, compiled, or a copy).
@@ -98,8 +98,8 @@ class Plan(Rendered):
             The model.
 
         Raises:
-            UsageError: no std was given at the base, other names, a model on meta, or tied experts that are not one
-                stack.
+            UsageError: no std was given for the base, the model has other parameter names or is on the meta device, or
+                experts that should start alike are not stacked in one tensor.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
@@ -146,7 +146,8 @@ class Plan(Rendered):
             optimizer: which optimizer's groups, where there are two: ``"muon"`` or ``"adamw"``.
 
         Raises:
-            UsageError: no learning rate or epsilon at the base, other names, or several optimizers and none chosen.
+            UsageError: no learning rate or epsilon was given for the base, the model has other parameter names, or
+                there are several optimizers and none was chosen.
         """
         names = [name for name in self.optimizers if optimizer in (None, name, name.partition(":")[0])]
         if optimizer is not None and not names:

@@ -31,8 +31,8 @@ class Stepped:
         optimizer: the torch optimizer that steps ``values``.
         change: sum of the steps with its power of n, in the same shape.
         power: power of n of one step.
-        level: power of n of that by which the gradient is divided: of epsilon, or of the first gradient if there is no
-            epsilon; None before the first gradient.
+        level: power of n of that by which the gradient is divided: of epsilon, or, if there is none, of the first
+            gradient (None before it).
     """
 
     rule: Optimizer

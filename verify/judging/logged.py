@@ -37,7 +37,7 @@ Predicted = Signals | Mapping[str, Exponent | Row]
 
 
 def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
-    """Reads a log as a measurement.
+    """Reads sizes that somebody else logged, and returns them as a measurement.
 
     Args:
         source: a CSV file, rows, or a pandas data frame.

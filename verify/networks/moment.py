@@ -113,7 +113,7 @@ class Moment:
 
         Args:
             model: the equations of the network for one token.
-            first: the result of this method before the first update; None if this is it.
+            first: the result of this method before the first update; None if this object is at that step.
         """
         indices = {role: tensor.indices for role, tensor in self.network.tensors.items()}
         now, start = (

@@ -64,7 +64,7 @@ class Trainer:
     Args:
         model: the network.
         rule: the optimizer, or several by tensor.
-        keep: whether earlier steps stay readable, which takes a copy of the weights for each.
+        keep: whether signals at earlier steps can still be read, which takes a copy of the weights for each step.
 
     Attributes:
         states: the network after 0, 1, 2, ... updates; None for a step that was not kept.
@@ -153,7 +153,7 @@ class TorchRun:
     Args:
         model: the network.
         rule: the optimizer, or several by tensor.
-        keep: whether earlier steps stay readable.
+        keep: whether signals at earlier steps can still be read.
     """
 
     def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:

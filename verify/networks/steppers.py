@@ -210,7 +210,7 @@ class Constrained(torch.optim.Optimizer):
 
 
 class Hyperball(Stacks):
-    """Steps on the sphere with the initial Frobenius norm R of every matrix.
+    """Steps of which each keeps every matrix on a sphere: its Frobenius norm stays the initial one, R.
 
     Law: w <- R n(w - lr R n(u)) with n(x) = x / |x| and u the step of another optimizer; w = 0 stays 0.
     Source: Wen et al. (2025), Hyperball.

@@ -69,8 +69,8 @@ class Observable:
 
 
 def find_rule(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
-    """Returns the powers of batch, tokens or experts by which the hyperparameters of AdamW scale so that some
-    invariants are kept, by hyperparameter.
+    """Returns, by hyperparameter of AdamW, the power of batch, tokens or experts with which it must scale so that some
+    invariants of the training are kept.
 
     Args:
         hold: the invariants, as for ``horizon``.
