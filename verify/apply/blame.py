@@ -11,12 +11,13 @@ from .rows import DIRECT, NEAR
 
 
 def find_first_to_blame(report: Report) -> ReportRow | None:
-    """Return the row that most likely causes the refuted rows of a report, or None if no row is refuted.
+    """Returns the row that most likely causes the refuted rows of a report, or None if no row is refuted.
 
-    Candidates are the refuted rows, and the inconclusive ones that depend on one tensor's own numbers (``DIRECT``) and
-    whose slope is nearer to another exponent than to the predicted one. They are compared by these criteria in turn:
-    rows that agree without the smallest sizes come last; earlier steps come first; then ``DIRECT`` rows; then refuted
-    rows; then rows that are computed earlier, since later failures may be their consequences.
+    Candidates are the refuted rows, and those inconclusive ``DIRECT`` rows (which depend on the init std or learning
+    rate of one tensor only) whose slope lies nearer to another possible exponent than to the predicted one. They are
+    compared by these criteria in turn: rows that agree if the smallest sizes are left out come last; earlier steps come
+    first; then ``DIRECT`` rows; then refuted rows; then rows that are computed earlier, since later failures may be
+    their consequences.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None
@@ -29,8 +30,9 @@ def find_first_to_blame(report: Report) -> ReportRow | None:
 
 
 def _is_nearer_to_another(r: ReportRow) -> bool:
-    """Whether an inconclusive row that depends on one tensor's own numbers lies nearer to another exponent than to
-    its own."""
+    """Whether a row is inconclusive and ``DIRECT`` (it depends on the init std or learning rate of one tensor only),
+    and its slope lies nearer to another possible exponent than to the predicted one.
+    """
     if r.predicted is None or r.fit.zero or r.note or not r.quantity.endswith(DIRECT):
         return False
     apart = r.apart > DRIFT and abs(r.fit.slope - float(r.predicted)) > NEAR

@@ -254,7 +254,7 @@ def check_model(
 
 
 def _is_moving(m: Measurement, name: str) -> bool:
-    """Whether a quantity is nonzero after some step, at some size."""
+    """Whether the measured quantity ``name`` is nonzero after some step, at some size."""
     return any(x.any() for t in range(1, m.steps + 1) for x in m.values.get((name, t), ()))
 
 
@@ -262,8 +262,8 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
     """Checks that the model can be trained.
 
     Raises:
-        UsageError: nothing trains, the optimizer has parameters of another model, or the output is not finite or has no
-            gradient.
+        UsageError: no parameter takes a gradient, the optimizer has parameters of another model, or the output is not
+            finite or has no gradient.
     """
     mine = {id(p) for p in model.parameters()}
     if not any(p.requires_grad for p in model.parameters()):

@@ -28,12 +28,12 @@ FURTHEST = 64.0
 
 
 def suspend_converging_rows(report: Report) -> Report:
-    """Makes refuted rows inconclusive at a crossover, where the local slope approaches the prediction from size to
-    size.
+    """Makes refuted rows inconclusive whose slope between neighbouring sizes approaches the prediction as n grows.
 
-    This happens where one term gives way to another. The note names the sizes that would settle the row. Between the
-    last two sizes, a certified exponent must already be the nearest one, within one standard error, or within two if
-    the slope certainly moves towards it; an undecided row's slope must not be that of another exponent.
+    This happens at a crossover, where one term of a sum gives way to another. The note names the sizes that would
+    settle the row. For a certified exponent, the slope between the last two sizes must already be nearer to it than to
+    any other possible exponent, within one standard error, or within two if the slope certainly moves towards it. If
+    the exponent is only that of a demand, this slope must not be that of another exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -61,16 +61,16 @@ def suspend_converging_rows(report: Report) -> Report:
 
 
 def suspend_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
-    """Makes a refuted row of an undecided size inconclusive if a crossover in a product of weights explains it.
+    """Makes refuted rows inconclusive if their size is undecided and a crossover in W_t x = W_0 x + dW x explains them.
 
-    At the smallest size, the term of the product that vanishes with n is still the larger one.
+    At the crossover, the term W_0 x, which vanishes with n relative to dW x, is still visible at the smallest size.
 
     Model: if W_0 x falls as n^(-gap) relative to dW x, a norm of their sum passes on a signal that grows, more slowly
     than n^gap, until dW x dominates.
 
     Args:
-        report: the report.
-        m: the measurement, with the mean squares of both terms.
+        report: the report; rows whose size is undecided are compared with the bound of their demand.
+        m: the measurement, with the root mean squares of both terms.
         exponents: by quantity, the exponent (or bound) at every step.
     """
     found: list[tuple[float, Fraction, int, str]] = []
@@ -105,11 +105,11 @@ def suspend_crossovers(report: Report, m: Measurement, exponents: Mapping[str, S
 
 
 def _estimate_doublings_left(off: Array, errors: Array, at: Array) -> float | None:
-    """Returns how many more doublings of n bring the slope within ``DRIFT`` of its prediction.
+    """Returns how many more doublings of n bring the slope of a row within ``DRIFT`` of its prediction.
 
-    None if a constant slope fits as well as a crossover. Model: the squares of two terms, a n^p and b n^(p +- gap), add
-    up. The local slope between two sizes then differs from the exponent p of the remaining term by gap * w, with w / (1
-    - w) = odds * n^(-2 gap).
+    None if the slope does not approach its prediction, or a constant slope fits as well. Model: the squares of two
+    terms, a n^p and b n^(p +- gap), add up. The local slope between two sizes then differs from the exponent p of the
+    remaining term by gap * w, with w / (1 - w) = odds * n^(-2 gap).
 
     Args:
         off: distance of each local slope from the prediction, signed so that most are positive.
@@ -135,12 +135,12 @@ def _estimate_doublings_left(off: Array, errors: Array, at: Array) -> float | No
 
 
 def _format_settling_sizes(report: Report, doublings: float, start: bool = False) -> str:
-    """Returns the sizes, starting at the largest, over which a row would be decided, as text.
+    """Returns, as text, the range of sizes that would decide a row: from the largest size so far to the one needed.
 
     Args:
         report: the report with the sizes measured so far.
         doublings: how many more doublings of n are needed.
-        start: name only the size from which on the row would be decided.
+        start: whether to name only the size needed.
     """
     first, last = report.dims[0], report.dims[-1]
     whole = math.log2(report.sizes[-1] / report.sizes[0])

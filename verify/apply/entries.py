@@ -90,7 +90,7 @@ def build_entries(
     records: Callable[[], Records] | None = None,
     twins: Sequence[nn.Module] = (),
 ) -> list[Entry]:
-    """Returns every parameter of a model with its numbers.
+    """Returns every parameter of a model with its numbers (init std, learning rate, ...).
 
     Args:
         model: the module at the target.
@@ -99,7 +99,8 @@ def build_entries(
         settings: result of ``compute_settings``.
         small: the modules that were traced, which show how parameters are initialised.
         records: as for ``parts.locate_parts``.
-        twins: the same modules under another seed; if empty, each initial value is judged by itself.
+        twins: the modules ``small`` built under another seed, which show whether initial values are random; if empty,
+            they are judged without this comparison.
 
     Raises:
         UsageError: trainable parameters that the output does not depend on.
@@ -131,7 +132,16 @@ def build_entries(
 
 
 def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], frozen: frozenset[str]) -> None:
-    """Raises UsageError for trainable parameters that no gradient reaches."""
+    """Checks that a gradient reaches every trainable parameter.
+
+    Args:
+        train: names of the trainable parameters.
+        roles: by parameter, its names in the equations; none if the output does not depend on it.
+        frozen: tensors of the equations that no gradient reaches.
+
+    Raises:
+        UsageError: none reaches some of them.
+    """
     still = {
         "the output does not depend on": [name for name in train if not roles[name]],
         "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
@@ -148,8 +158,8 @@ def collect_warnings(
     small: Sequence[nn.Module],
     left: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Returns the warnings of a plan, one line each: notes of the reading, and what parameters need besides their
-    numbers.
+    """Returns the warnings of a plan, one line each: notes on how the module was traced, and what parameters need
+    besides their numbers.
 
     Args:
         model: as for ``build_entries``.
@@ -157,7 +167,7 @@ def collect_warnings(
         numbers: as for ``build_entries``.
         entries: the entries of the plan.
         small: as for ``build_entries``.
-        left: as for ``TracedModel.describe``.
+        left: by multiplier, the factor that the model's code still has to apply, as text; "" if there is none.
     """
     going = numbers.way
     acting = [e for e in entries if e.role]
@@ -193,15 +203,16 @@ def collect_warnings(
 
 
 def _is_scaled_by_muon(e: Entry) -> bool:
-    """Whether ``torch.optim.Muon`` would by default scale a parameter's step by its shape, although its rule has no
-    factor."""
+    """Whether ``torch.optim.Muon`` would by default scale the step of a parameter by its shape, although the planned
+    optimizer has no such factor.
+    """
     rule = e.rules[e.role]
     muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
     return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
 
 
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
-    """Whether a parameter that the plan draws starts at zero in the module."""
+    """Whether a parameter is zero in the module as built, although the plan draws random initial values for it."""
     found = [x for model in small for x in find_parameters(model, e.role)]
     stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
     drawn = e.fill is None and any(std.rule is not None for std in stds)

@@ -24,20 +24,20 @@ def predict_exponents(
     moved: Mapping[str, Fraction],
     left: set[str],
 ) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
-    """Predicts the exponents of the measured series.
+    """Predicts the exponents of the measured series (the values of one quantity of the module at all steps).
 
     Args:
         d: the derivation.
         zero: tensors that start at zero instead of as derived.
-        names: by series, the quantities that it is compared with.
+        names: by series, the quantities of the equations that it is compared with; several for repeated layers.
         steps: number of steps.
         moved: by signal, the exponent of multipliers that are folded into it.
         left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
 
     Returns:
-        By series the exponent at every step, ``...`` where it is not certified or the quantities of one series differ;
-        upper bounds (for all steps) of the series with such a step; and the function that returns the powers below the
-        leading one.
+        By series, the exponent at every step, ``...`` where it is not certified or the quantities of one series differ.
+        By series with such a step, an upper bound for all steps, ``...`` if none is known. And a function (series,
+        step) -> all powers of n in it, as ``Powers`` describes.
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)

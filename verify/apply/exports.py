@@ -36,10 +36,10 @@ ADJUSTED = ("original", "match_rms_adamw")
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with the same numbers, and their optimizer.
+    """Parameters with the same optimizer, learning rate and other numbers.
 
-    Properties that return a number raise ``UsageError`` where nothing was tuned at the base, or where parts of a
-    parameter have different numbers.
+    Properties that return such a number raise ``UsageError`` where none was given for the base, or where parts of one
+    parameter (such as query and key in one matrix) have different numbers.
 
     Attributes:
         name: name of the group.
@@ -47,7 +47,8 @@ class ParameterGroup:
         entries: its parameters.
         others: names of all parameters outside the group.
         tied: whether all experts have the same initial values.
-        patterns: names in a trainer's own module, with ``*`` for numbers, which replace those of the model; or empty.
+        patterns: names of its parameters in a trainer's own module, with ``*`` for numbers; if empty, the names in the
+            model apply.
     """
 
     name: str
@@ -59,7 +60,7 @@ class ParameterGroup:
 
     @property
     def rules(self) -> dict[str, Optimizer]:
-        """The optimizers by name: one, or several where parts of a parameter have different ones."""
+        """The optimizers of the group by name: usually one; several if parts of a parameter have different ones."""
         return {rule.name: rule for rule in self.entries[0].rules.values()}
 
     @property
@@ -67,7 +68,11 @@ class ParameterGroup:
         return [e.name for e in self.entries]
 
     def value(self, what: str) -> float:
-        """Returns the number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
+        """Returns the number named ``what`` (``lr``, ``eps``, ``decay`` or ``init_std``) at the target.
+
+        Raises:
+            UsageError: the parts of a parameter differ in it, or none was given for the base.
+        """
         if what not in self.entries[0].settings:
             raise UsageError(f"{self.name}: its parts differ in {what}; {self.entries[0].apart}")
         return self._number(what, self.entries[0].settings[what])
@@ -122,8 +127,9 @@ class ParameterGroup:
 
     @property
     def keywords(self) -> dict[str, float | str]:
-        """Keywords of the torch optimizer: ``numbers``, and ``adjust_lr_fn`` where ``torch.optim.Muon`` has the
-        shape factor."""
+        """Keywords of the torch optimizer: ``numbers``, and ``adjust_lr_fn`` if the step has a factor for the shape of
+        the matrix that ``torch.optim.Muon`` supports.
+        """
         shape = self.optimizer.shape
         return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
 
@@ -145,10 +151,11 @@ class Format:
     """The configuration format of a trainer.
 
     Attributes:
-        carries: the kinds of numbers (of ``WHAT``) that it has room for.
-        lines: writes groups as lines of text.
+        carries: the kinds of numbers that it has room for, such as "lr" and "wd".
+        lines: writes parameter groups as lines of text.
         mixed: whether each group may have an optimizer of its own.
-        own: an example of a parameter name in the trainer's own modules, if these differ from transformers'; or "".
+        own: an example of a parameter name in the trainer's own modules, if they name parameters otherwise than the
+            library transformers; or "".
     """
 
     carries: tuple[str, ...]
@@ -173,8 +180,8 @@ def export(
         about: heading, written as a comment.
         groups: the parameter groups.
         multiplied: whether the model's code has to apply a multiplier.
-        dropping: kinds of numbers that may be left out.
-        foreign: the class name of a model of transformers, else "".
+        dropping: kinds of numbers that may be left out, although the format has no room for them.
+        foreign: the class name if the model is one of the library transformers, else "".
         names: as for ``Plan.export``.
 
     Raises:
@@ -259,7 +266,9 @@ def _write_torchtitan(groups: Groups) -> Iterator[str]:
 
 
 def _write_megatron(groups: Groups) -> Iterator[str]:
-    """Writes Megatron's overrides. They set max_lr, where a schedule starts; min_lr stays as the trainer sets it."""
+    """Yields the lines of Megatron's overrides of optimizer settings by parameter. They set max_lr, the maximum of the
+    schedule; min_lr stays as the trainer sets it.
+    """
     names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
     yield "config_overrides = {"
     for g in groups:
@@ -276,7 +285,9 @@ def _write_olmo_core(groups: Groups) -> Iterator[str]:
 
 
 def _write_nemo_automodel(groups: Groups) -> Iterator[str]:
-    """Writes NeMo AutoModel's overrides, which are factors on the optimizer's global values."""
+    """Yields the lines of NeMo AutoModel's overrides by parameter, which are factors on the optimizer's global learning
+    rate and weight decay.
+    """
     lr, wd = (max(g.numbers.get(what, 0.0) for g in groups) for what in ("lr", "weight_decay"))
     yield from ("optimizer:", f"  lr: {lr}", f"  weight_decay: {wd}", "  param_group_overrides:")
     for g in groups:
@@ -295,10 +306,10 @@ def describe_matrix_shape(e: Entry) -> str:
 
 
 def iterate_rows(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
-    """Yields the table rows of a parameter, one per part with numbers of its own: how it is initialised, and its
-    numbers.
+    """Yields the table rows of a parameter, one for each part (such as query and key in one matrix) that has other
+    numbers: how it is initialised, and its numbers.
 
-    A number is None where none was tuned at the base.
+    A number is None where none was given for the base.
 
     Args:
         e: the parameter.
@@ -329,7 +340,7 @@ def iterate_rows(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, A
 
 
 def build_regex(group: ParameterGroup) -> str:
-    """Returns a regular expression, for ``re.search``, that matches the names of a group and no others."""
+    """Returns a regular expression, for ``re.search``, that matches the parameter names of a group and no others."""
     own = [re.escape(x).replace(r"\*", r"\d+") for x in group.patterns]
     parts = own or _find_patterns(
         group, lambda x: _replace_numbers(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch
@@ -338,14 +349,16 @@ def build_regex(group: ParameterGroup) -> str:
 
 
 def build_globs(group: ParameterGroup) -> list[str]:
-    """Returns ``fnmatch`` patterns that match the names of a group and no others."""
+    """Returns ``fnmatch`` patterns that match the parameter names of a group and no others."""
     return list(group.patterns) or _find_patterns(
         group, lambda x: _replace_numbers(x, "*", "."), str, lambda g, name: fnmatchcase(name, g)
     )
 
 
 def _replace_numbers(name: str, number: str, dot: str) -> str:
-    """Replaces every component of a dotted name that is a number by a wildcard."""
+    """Replaces every component of a dotted name that is a number by the wildcard ``number``, and joins the components
+    by ``dot``.
+    """
     return dot.join(number if part.isdigit() else part for part in name.split(dot))
 
 
@@ -355,9 +368,10 @@ def _find_patterns(
     plain: Callable[[str], str],
     matches: Callable[[str, str], object],
 ) -> list[str]:
-    """Returns patterns for the names of a group: with wildcards where these match no other name, else the name itself.
+    """Returns patterns that together match the parameter names of a group: a name with wildcards for numbers where this
+    matches no name of another group, else the name itself.
 
-    A name that an earlier pattern matches gets none of its own, since some trainers refuse a pattern without
+    A name that an earlier pattern matches gets none of its own, since some trainers refuse a pattern that adds no
     parameters.
 
     Args:

@@ -25,16 +25,20 @@ divided by that of the output's loss."""
 
 
 def compute_loss(out: Tensor) -> Tensor:
-    """Returns the mean squared distance of an output from fixed random targets."""
+    """Returns the loss on the output with which models are trained here: the mean squared distance from fixed random
+    targets.
+    """
     draw = torch.Generator().manual_seed(2)
     return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
 
 
 def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
-    """Compares the gradients of losses that a module returns besides its output with that of the output's loss.
+    """Compares the gradients of losses that a module returns besides its output, such as a load-balancing loss, with
+    that of the output's loss (``compute_loss``).
 
     Returns:
-        ``(loss, parameter)`` -> ratio of the two gradient norms, where both are nonzero.
+        ``(loss, parameter)`` -> norm of the gradient of the loss at the parameter, divided by that of the output's
+        loss, where both are nonzero.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with in_float64(), guard_foreign_code("the model"):
@@ -53,10 +57,10 @@ def compare_extra_losses(model: nn.Module, inputs: Inputs) -> dict[tuple[str, st
 
 
 def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
-    """Returns a sentence on how an extra loss scales relative to the output's, and the power that its weight would
-    need.
+    """Returns a sentence on how the gradient of an extra loss scales relative to that of the output's loss, and whether
+    the extra loss needs a weight that is a power of n.
 
-    The power is fitted at the parameter where the extra loss has its largest share at the base.
+    The power is fitted at the parameter where the ratio of the two gradients is largest at the base.
 
     Args:
         loss: name of the loss.

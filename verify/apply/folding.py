@@ -23,11 +23,12 @@ Settings = Mapping[str, Setting]
 
 @dataclass(frozen=True)
 class FoldTarget:
-    """The tensors into which a multiplier is folded, and the signals between it and them.
+    """The tensors into which a multiplier of the forward pass is folded: they take up the factor, and the signals
+    between them and the place of the multiplier change by it.
 
     Attributes:
-        roles: the tensors that absorb the factor (several if a sum of products has it).
-        signals: the signals that carry the factor afterwards.
+        roles: the tensors that take up the factor (several if a sum of products is multiplied).
+        signals: the signals that contain the factor afterwards.
     """
 
     roles: tuple[str, ...] = ()
@@ -35,11 +36,12 @@ class FoldTarget:
 
 
 def rescale_settings(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
-    """Returns the settings of m w, given those of w.
+    """Returns the settings (init std, learning rate, ...) of the tensor W = m w, given those of w, where m is a
+    multiplier of the forward pass.
 
     Args:
         settings: the settings of w.
-        power: the power of the axes that m follows.
+        power: m as a product of powers of the axes.
         factor: m at the target divided by m at the base.
         rule: the optimizer of w.
     """
@@ -58,7 +60,8 @@ def find_fold_target(network: Network, multiplier: str) -> FoldTarget:
     """Returns the tensors that a multiplier is folded into.
 
     Raises:
-        UsageError: a function, a second use or a frozen tensor lies in between.
+        UsageError: there are none, because a function, a signal with a second use or a frozen tensor lies between them
+            and the multiplier.
     """
     at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     found = _find_target_of_product(network, at[0]) if len(at) == 1 else None
@@ -71,7 +74,9 @@ def find_fold_target(network: Network, multiplier: str) -> FoldTarget:
 
 
 def is_foldable(network: Network, multiplier: str) -> bool:
-    """Whether a multiplier can be folded into whole parameters (a part of a parameter has no rate of its own)."""
+    """Whether a multiplier can be folded into tensors that are whole parameters. A part of a parameter, such as the
+    query in a packed matrix, does not count, since it has no learning rate of its own.
+    """
     try:
         return not any("[" in role for role in find_fold_target(network, multiplier).roles)
     except UsageError:
@@ -79,15 +84,20 @@ def is_foldable(network: Network, multiplier: str) -> bool:
 
 
 def _find_target_of_product(network: Network, s: Product) -> FoldTarget | None:
-    """Returns the fold target of a product: its tensor, or that of one of its factors; None if there is none."""
+    """Returns the tensors that can take up a factor of a product: its own tensor, or those of one of its factors; None
+    if there are none.
+    """
     if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:
         return FoldTarget((s.tensor.name,))
     return next((found for x in s.factors if (found := _find_target_of_signal(network, x.name)) is not None), None)
 
 
 def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
-    """Returns the fold target of a signal that is used once: of its product, or of all terms of its sum; None if
-    there is none."""
+    """Returns the tensors that can take up a factor of a signal, or None if there are none.
+
+    The signal must be used only once. The tensors are those of the product that computes it, or, if it is a sum, those
+    of all its terms.
+    """
     s = network.producer(signal)
     if len(network.consumers(signal)) != 1:
         return None
@@ -102,7 +112,9 @@ def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
 
 
 def compute_folded_powers(numbers: Recipe, reading: TracedModel) -> dict[str, Power]:
-    """Returns, by signal, the additional power that it has once all multipliers that the module lacks are folded."""
+    """Returns, by signal, the power of the axes by which it changes when all multipliers that the module lacks are
+    folded into tensors.
+    """
     powers: dict[str, Power] = {}
     for name, s in numbers.multipliers.items():
         more = (s.rule or Power()) / Power.of(reading.factors.get(name, ("", {}))[1])

@@ -24,15 +24,15 @@ by more than this many standard errors."""
 
 
 def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[OpenDemand]:
-    """Yields a demand for every tensor that keeps the module's values, if these scale differently from what the numbers
-    need.
+    """Yields a demand that is not met for every tensor that keeps the module's values (because it is frozen, for
+    example), if their rms does not grow with the sizes as the recipe needs.
 
     Tensors whose parts need different powers are reported without a comparison.
 
     Args:
-        p: the plan.
-        small: the module at smaller sizes, to compare with.
-        base: the sizes of that module.
+        p: the plan, with the module at the target.
+        small: the module at smaller sizes, whose values are compared with those at the target.
+        base: the sizes of ``small``.
     """
     for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
         what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
@@ -61,7 +61,9 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
 
 
 def _is_bias(numbers: Recipe, role: str) -> bool:
-    """Whether a tensor is only added to signals, with one number per entry."""
+    """Whether a tensor is a bias: it has no fan-in, multiplies no computed signal, and is only used as a term of
+    sums.
+    """
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     read = (x.name for s in network.uses(role) for x in s.factors)
     readers = (x for s in network.uses(role) for x, _ in network.consumers(s.out))
@@ -70,9 +72,10 @@ def _is_bias(numbers: Recipe, role: str) -> bool:
 
 
 def _compute_share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
-    """Returns which fraction of the growth from small sizes to the target, on a log scale, happens after the base.
+    """Returns which fraction of the growth from the sizes ``small`` to the target, on a log scale, lies between base
+    and target.
 
-    It is measured along the axis that grows most.
+    It is measured along the axis that grows most from base to target.
     """
     axis = max(base, key=lambda x: target[x] / base[x])
     far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0

@@ -26,14 +26,17 @@ MOST = 2**16
 
 
 def build_twin(build: Callable[[dict[str, int]], Any], sizes: Mapping[str, int]) -> nn.Module:
-    """Builds a module under another seed than usual, also if ``build`` itself calls ``torch.manual_seed``."""
+    """Builds a module under another seed than usual, even if ``build`` itself calls ``torch.manual_seed``, so that a
+    comparison shows which initial values are random.
+    """
     torch.manual_seed(1)
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         return call_build(build, dict(sizes), seed=None)[0]
 
 
 def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterable[str]) -> set[str]:
-    """Returns the names of the parameters whose initial values are not draws of one law centred at zero.
+    """Returns the names of the parameters whose initial entries are not independent draws from one distribution with
+    mean zero.
 
     Args:
         pairs: modules, each built under two seeds. If nothing differs between the seeds, the module fixes its own seed,
@@ -49,7 +52,8 @@ def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterabl
 
 
 def is_drawn(first: Tensor, second: Tensor, seeded: bool = True) -> bool:
-    """Returns whether two initialisations of one parameter look like independent draws of one law centred at zero.
+    """Returns whether the entries of two initialisations of one parameter look like independent draws from one
+    distribution with mean zero. Zeros everywhere count as such, too.
 
     Law: such draws have mean zero (t-test), no value that many entries share, no correlation between neighbouring
     entries or between the seeds (Pearson), and one distribution (Kolmogorov-Smirnov).

@@ -13,16 +13,17 @@ OFF = 0.1
 
 
 def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
-    """Returns sizes from a base to a target, evenly spaced on a logarithmic scale.
+    """Returns as many sizes as ``points`` from a base to a target, evenly spaced on a logarithmic scale.
 
-    Every size of an axis is a multiple of the greatest common divisor of both ends.
+    Every size of an axis is a multiple of the greatest common divisor of its sizes at the base and at the target.
 
     Examples:
         >>> interpolate_sizes({"N": 32, "M": 4}, {"N": 128, "M": 16}, 3)[1]
         {'N': 64, 'M': 8}
 
     Raises:
-        UsageError: fewer than two points, sizes on no ray, or no whole size near a place.
+        UsageError: fewer than two points, no ray leads from base to target, or no whole size lies near one of the
+            places.
     """
     whole = way(base, target)
     if whole.ray is None or not whole.exact:

@@ -127,7 +127,7 @@ def train_and_measure(
 def _build_multiplier_error(
     reading: TracedModel, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
 ) -> UsageError:
-    """Returns the error for a multiplier that the model has to apply itself.
+    """Returns the error that tells the user to apply a missing multiplier in the model's forward pass.
 
     Args:
         reading: the traced model.
@@ -146,7 +146,8 @@ def _build_multiplier_error(
 
 
 def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """Draws the initial values of a plan and returns its optimizer. Frozen tensors keep the module's values.
+    """Draws the initial values of a plan's module and returns the optimizer that trains it with the plan's numbers.
+    Frozen tensors keep the module's values.
 
     Args:
         p: the plan.
@@ -154,7 +155,7 @@ def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer
         seed: seed of the draw.
 
     Raises:
-        UsageError: a rule with a constraint, which cannot be trained here.
+        UsageError: an optimizer constrains the weights, which cannot be trained here.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -187,12 +188,13 @@ def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer
 
 
 def rescale_steps(optimizer: torch.optim.Optimizer, part: Tensor, factor: float) -> None:
-    """Multiplies every later step of an optimizer on a part of a parameter by a factor, as a rate of its own would.
+    """Multiplies all later steps of an optimizer on a part of a parameter by a factor, as if this part had another
+    learning rate.
 
     Args:
-        optimizer: the optimizer; it gets two hooks.
-        part: view of the parameter.
-        factor: the rate of the part over that of the parameter.
+        optimizer: the optimizer; hooks that do this are registered on it.
+        part: view of the part in the parameter.
+        factor: learning rate of the part divided by that of the parameter.
     """
     before = part.clone()
 
@@ -239,15 +241,16 @@ def measure_gradients(
 def train_steps(
     model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
 ) -> Iterator[None]:
-    """Yields before training and after every step on the squared distance from fixed random targets, without weight
-    decay.
+    """Trains a model, and yields before the first step and after every step, so that the caller can measure it.
+
+    The loss is the squared distance of the output from fixed random targets, without weight decay.
 
     Args:
         model: the model.
-        optimizer: one optimizer, or several joined.
+        optimizer: its optimizer, whose epsilons and weight decays are replaced.
         inputs: the model's input.
         steps: number of steps.
-        epsilons: by parameter name; parameters not listed get ``TINY``.
+        epsilons: epsilon by parameter name; parameters not listed get ``TINY``.
     """
     named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
     for part in list_optimizers(optimizer):

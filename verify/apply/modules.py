@@ -33,16 +33,18 @@ class Entry:
     Attributes:
         name: its name in the model, without the prefixes of wrappers such as DDP.
         tensor: the parameter itself.
-        role: its name in the reading (``*`` for layer numbers); empty for a frozen one that the output does not use.
-        settings: its init std, lr, eps and decay; where parts differ, what they share and the smallest epsilon.
+        role: its name in the traced equations (``*`` for layer numbers); empty for a frozen parameter that the output
+            does not use.
+        settings: its init std, lr, eps and decay; if its parts differ, those that they share and the smallest epsilon.
         group: name of its parameter group: the role, or, if the role is a part of a parameter, that parameter.
         fill: the initial value of every entry; None where entries are drawn.
-        kept: whether ``init_`` keeps the module's own values, because they are no draw of one law centred at zero.
+        kept: whether ``Plan.init_`` keeps the module's own values, because they do not look like random draws with mean
+            zero.
         filter: whether it is the weight of a convolution.
-        rules: the optimizer of every role.
+        rules: the optimizer by role; several if it has parts.
         parts: the settings of its parts, where these or their optimizers differ; otherwise empty.
         spans: part -> (dimension, start, length), where known.
-        apart: advice for the case that parts need different numbers, since torch has only one for a parameter.
+        apart: advice to the user if parts need different numbers, since torch has only one for a parameter.
     """
 
     name: str
@@ -64,12 +66,14 @@ class Entry:
 
     @property
     def frozen(self) -> bool:
-        """Whether the parameter takes no gradient; no optimizer gets it then."""
+        """Whether the parameter does not require a gradient, so that no optimizer trains it."""
         return not self.tensor.requires_grad
 
     @property
     def stacked(self) -> bool:
-        """Whether a matrix optimizer trains it, and it is a stack of matrices (more than two dimensions)."""
+        """Whether the parameter is a stack of matrices (it has more than two dimensions) that an optimizer of matrices,
+        such as Muon, trains.
+        """
         return self.rules[self.role].normalises == "matrix" and self.tensor.dim() > 2 and not self.frozen
 
 
@@ -89,8 +93,10 @@ def get_modules(model: nn.Module) -> dict[str, Any]:
 
 
 def sample_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``), unless it
-    is on meta."""
+    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``), by name.
+
+    Buffers on the meta device, which have no values, are left out. The entries show later whether values were lost.
+    """
     found: dict[str, Tensor] = {}
     for name, module in get_modules(model).items():
         for key in sorted(module._non_persistent_buffers_set):
@@ -101,13 +107,15 @@ def sample_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def iterate_entries(model: nn.Module) -> Iterator[Entry]:
-    """Yields an ``Entry`` for every parameter, without its numbers."""
+    """Yields an ``Entry`` for every parameter of a model, in which its numbers are still missing."""
     filters = {id(x.weight) for x in model.modules() if isinstance(x, nn.modules.conv._ConvNd)}
     return (Entry(strip_wrappers(name), p, filter=id(p) in filters) for name, p in model.named_parameters())
 
 
 def find_weight_norms(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (name, magnitudes, norms of the direction matrix) of every trainable weight norm of torch."""
+    """Yields (name of the magnitudes, magnitudes, norms of the direction matrix) for every matrix that is parameterized
+    by torch's ``weight_norm`` and trained.
+    """
     for name, module in get_modules(model).items():
         normed = isinstance(module, ParametrizationList) and isinstance(module[-1], _WeightNorm)
         if normed and module.original0.requires_grad:

@@ -32,17 +32,19 @@ def locate_parts(
     target: Mapping[str, int],
     records: Callable[[], Records] | None = None,
 ) -> dict[str, tuple[int, int, int]]:
-    """Returns the positions of the parts of a packed parameter at the target sizes.
+    """Returns the positions of the parts of a packed parameter, such as query, key and value in one matrix, at the
+    target sizes.
 
     Args:
         e: the parameter.
         parts: names of its parts.
         reading: the traced model, with the positions of parts at small sizes.
         target: the target sizes.
-        records: configurations of a model of transformers, used if parts do not grow as the axes do.
+        records: returns configurations of a model of the library transformers at several sizes; they are used if parts
+            do not grow as the axes do.
 
     Returns:
-        Part -> (dimension, start, length); empty if the parts do not fill the parameter.
+        Part -> (dimension, start, length); empty if the parts found do not fill the parameter without gaps.
     """
     found = sorted((*reading.spans[x], x) for x in parts if x in reading.spans)
     places = [(dim, at, at + count) for dim, at, count, *_ in found]
@@ -68,12 +70,13 @@ def find_part_sizes(
 ) -> list[int]:
     """Finds the sizes of the parts of a packed parameter at the target, from the fields of the model's configuration.
 
-    The size of each part is a field, or a product of two fields, that equals it in every small configuration.
+    The size of each part is taken to be a field of the configuration, or a product of two fields, that equals it in all
+    small configurations.
 
     Args:
-        small: (configuration, sizes of the parts) pairs.
+        small: pairs (configuration, sizes of the parts) at small sizes, where both are known.
         real: the configuration at the target.
-        whole: the sum of the sizes there.
+        whole: the sum of the parts' sizes at the target.
 
     Returns:
         The sizes of the parts at the target; empty if there is not exactly one choice.
@@ -95,8 +98,10 @@ def find_part_sizes(
 
 
 def merge_settings(parts: Mapping[str, Settings]) -> dict[str, Setting]:
-    """Returns the settings that all parts of a parameter share, and the smallest of their epsilons (a smaller
-    epsilon does not change the size of an update)."""
+    """Returns the settings that are the same for all parts of a parameter, and the smallest of their epsilons.
+
+    The smallest one serves all, since an epsilon below the gradient does not change the size of an update.
+    """
     common = {what: s for what, s in next(iter(parts.values())).items() if what not in list_differences(parts)}
     if all("eps" in s for s in parts.values()):
         common["eps"] = min(
@@ -112,7 +117,7 @@ def list_differences(parts: Mapping[str, Settings]) -> list[str]:
 
 
 def advise_on_parts(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
-    """Returns advice for a parameter whose parts have different optimizers or numbers.
+    """Returns advice to the user on a parameter whose parts have different optimizers or numbers.
 
     Args:
         rules: the optimizer of each part.

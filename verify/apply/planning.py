@@ -74,7 +74,11 @@ def plan(
 
 
 def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
-    """Builds the plan of a subject, with the open demands from its frozen and oddly growing tensors."""
+    """Builds the plan of a model that has been read.
+
+    Its recipe lists as open demands also tensors that keep values of the wrong size, and tensors that do not grow as
+    they were read.
+    """
     numbers = _derive_recipe(subject.base, subject.target, given, subject.readings)
     parts = subject.small, fold, subject.records, subject.twins
     p = build_plan(subject.model, subject.reading, numbers, *parts)
@@ -99,9 +103,11 @@ def _build_plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[s
 
 
 def _describe_longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the multipliers that longer heads ask for, where heads grow both in number and in dimension.
+    """Yields warnings that name the multipliers needed because attention heads get longer, if they grow both in number
+    and in dimension.
 
-    The way from base to target is split in two: first the dimension of heads grows, then, as in the plan, their number.
+    The way from base to target is then split in two: along one part the number of heads grows, which is what the plan
+    is for, and along the other one their dimension.
     """
     if subject.longer is None:
         return
@@ -120,7 +126,13 @@ def _describe_longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> It
 
 
 def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[TracedModel]) -> Recipe:
-    """Derives the recipe of one or more readings.
+    """Derives the recipe for a model, whose kinds of layers may have been traced separately.
+
+    Args:
+        base: sizes as for ``plan``.
+        target: sizes as for ``plan``.
+        given: the other arguments of ``plan``.
+        readings: the traced model, one for each kind of layer.
 
     Raises:
         UsageError: an unknown argument, a parameter with a multiplier of its own, or rates without epsilons.
@@ -145,8 +157,9 @@ def _derive_recipe(base: Any, target: Any, given: Mapping[str, Any], readings: S
 
 
 def mark_shape_only(numbers: Recipe) -> Recipe:
-    """Returns the recipe with the tensors that are planned by shape marked as open, if the equations of others are
-    known."""
+    """Marks tensors whose powers follow from their shapes alone as undecided, if the equations of other tensors are
+    known, and returns the recipe.
+    """
     *others, last = numbers.derivations
 
     def mark_open(d: Derivation) -> Derivation:
@@ -166,7 +179,7 @@ def build_plan(
     records: Callable[[], Records] | None = None,
     twins: Sequence[nn.Module] = (),
 ) -> Plan:
-    """Returns the plan of a module, given its own reading.
+    """Returns the plan of a module that has been traced, given the recipe for it.
 
     Args:
         model: as for ``build_entries``.

@@ -35,11 +35,10 @@ class Plan(Rendered):
         entries: the parameters, shared ones once.
         aliases: other names of shared parameters: alias -> first name.
         buffers: names of the buffers, which no optimizer gets.
-        multipliers: factors that the model's code has to apply, by name.
-        warnings: what to look at, one line each.
+        multipliers: by name, the factor by which the model's code still has to multiply; 1 if it need not change.
+        warnings: what the user should look at, one line each.
         starts: for buffers that are not saved in checkpoints, their first entries in the planned or the small model.
-            They
-            show whether such a buffer lost its values.
+            They show whether such a buffer lost its values.
     """
 
     model: nn.Module
@@ -87,9 +86,9 @@ class Plan(Rendered):
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trainable parameter again, with the init std of its group (or of its parts) at the target.
 
-        Vectors with one value (gains, biases) keep it, and so do parameters whose values are no draw of one law centred
-        at zero. A weight norm is set to the norm of the drawn matrix. Buffers are not touched; a warning names those
-        that ``to_empty`` left without values.
+        Vectors with one value (gains, biases) keep it, and parameters whose values do not look like random draws with
+        mean zero keep these. A weight norm is set to the norm of the drawn matrix. Buffers are not touched; a warning
+        names those that ``to_empty`` left without values.
 
         Args:
             model: the planned module, or one with the same names (sharded, compiled, or a copy).
@@ -99,8 +98,8 @@ class Plan(Rendered):
             The model.
 
         Raises:
-            UsageError: no std was given at the base, other names, a model on meta, or tied experts that are not one
-                stack.
+            UsageError: no std was given for the base, the model has other parameter names or is on the meta device, or
+                experts that should start alike are not stacked in one tensor.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
@@ -147,7 +146,8 @@ class Plan(Rendered):
             optimizer: which optimizer's groups, where there are two: ``"muon"`` or ``"adamw"``.
 
         Raises:
-            UsageError: no learning rate or epsilon at the base, other names, or several optimizers and none chosen.
+            UsageError: no learning rate or epsilon was given for the base, the model has other parameter names, or
+                there are several optimizers and none was chosen.
         """
         names = [name for name in self.optimizers if optimizer in (None, name, name.partition(":")[0])]
         if optimizer is not None and not names:
@@ -199,9 +199,10 @@ class Plan(Rendered):
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:
-        """Returns, for each beta of an optimizer, how it changes with batch size and number of tokens.
+        """Returns how the betas of an optimizer change from base to target with batch size and number of tokens.
 
-        The number is a factor of 1 - beta, or, for an entry ``beta2_power``, the power to which beta is raised.
+        An entry such as ``one_minus_beta2_factor`` is the factor on 1 - beta2; an entry such as ``beta2_power`` is the
+        power to which beta2 is raised instead.
         """
         run = self.recipe.run.get(optimizer, {})
         factors = {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
@@ -213,7 +214,7 @@ class Plan(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How much of the powers is proved."""
+        """How much of the plan's powers is proved (certified, by shape, ...)."""
         return self.recipe.level
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Entry, nn.Parameter]]:
@@ -232,7 +233,9 @@ class Plan(Rendered):
 
 
 def _is_changed(x: torch.Tensor, start: torch.Tensor | None) -> bool:
-    """Whether a buffer differs from its initial values by more than rounding."""
+    """Whether a buffer differs from its initial values by more than rounding; false if these are unknown (None) or
+    have another shape.
+    """
     if start is None or x.shape != start.shape:
         return False
     return not torch.allclose(x.double().cpu(), start.double().cpu(), rtol=1e-2, atol=1e-6)

@@ -22,9 +22,11 @@ NORMED = (
 
 
 def explain_surprises(d: Derivation) -> Iterator[str]:
-    """Yields remarks on matrices inside the network that get the numbers of a readout.
+    """Yields remarks on matrices that are no readouts but get the init std of one, since they map a growing axis to a
+    fixed one.
 
-    One line names all of them; a second line names those whose output is normalised, as keys are by a QK-norm.
+    The first lines name them, with their init std and that of a hidden matrix; a last line names those whose output is
+    normalised, as keys are by a QK-norm.
     """
     network, ends = d.network, {*readouts(d.network), *(role for e in experts(d.network) for role in e.routers)}
     narrow: dict[tuple[str, str], list[str]] = {}

@@ -24,10 +24,14 @@ Cell = Fraction | None | EllipsisType
 
 
 def add_levels(report: Report, level: Callable[[ReportRow], str]) -> Report:
-    """Returns the report with ``level(row)`` as the level of every row's prediction."""
+    """Sets what the prediction of every row rests on (such as "certified" or "by shape") to ``level(row)``, and returns
+    the report.
+    """
     return replace(report, rows=tuple(replace(r, level=level(r)) for r in report.rows))
 
 
 def has_single_power(cells: Sequence[Cell]) -> bool:
-    """Whether the exponents of all steps are decided and equal; steps without the quantity (None) are ignored."""
+    """Whether the exponents of a quantity at all steps are decided (not ``...``) and equal; steps at which it is
+    exactly zero (None) are ignored.
+    """
     return ... not in cells and len({e for e in cells if e is not None}) < 2

@@ -22,12 +22,12 @@ RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 
 
 def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
-    """Returns the optimizer rule of every parameter, for a model whose ``build`` returned torch optimizers.
+    """Returns which optimizer trains each parameter of a model whose ``build`` returned torch optimizers (``own``).
 
-    If one rule is used for all parameters, only its name is returned.
+    It is a single name such as "adamw" if this is the same for all parameters, otherwise a dict by parameter.
 
     Raises:
-        UsageError: an optimizer class without a rule.
+        UsageError: the class of an optimizer is not known here.
     """
     found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
     for part in list_optimizers(own) if own is not None else ():
@@ -63,10 +63,11 @@ def replace_rules(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> 
 
     Args:
         numbers: the recipe.
-        rules: tensor, part of one, or parameter of several parts -> ``init_std`` or ``lr`` -> power.
+        rules: name of a tensor, of a part of one, or of a parameter with parts -> ``init_std`` or ``lr`` -> the new
+            power.
 
     Raises:
-        UsageError: no such tensor or setting, or a value that is not a power.
+        UsageError: there is no such tensor or setting, or a value is not a power.
     """
     tensors = dict(numbers.tensors)
     for name, powers in rules.items():

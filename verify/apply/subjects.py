@@ -51,10 +51,11 @@ class PlanSubject:
         reading: the equations and parameters that tracing found (``TracedModel``).
         readings: one reading for each kind of layer (dense, mixture of experts).
         small: for each reading, a module at the small sizes at which it was traced.
-        twins: the same modules under another seed.
-        records: configurations, as for ``parts.locate_parts``.
-        tuned: a module to compare frozen tensors with, and its sizes; None if there is none.
-        odd: sizes that grow otherwise than they were read, which the numbers ignore; one line each.
+        twins: the modules ``small`` built under another seed.
+        records: returns configurations at several sizes, as for ``parts.locate_parts``.
+        tuned: a smaller module, whose frozen tensors are compared with those at the target, and its sizes; None if
+            there is none.
+        odd: lines on tensors that do not grow as they were read, which the numbers ignore.
         notes: further warnings.
         longer: if heads grow in number and in dimension: the two dimensions, and the reading of a module in which only
             the dimension grows.
@@ -75,7 +76,7 @@ class PlanSubject:
 
 
 def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubject:
-    """Reads the model of a plan.
+    """Traces the model of a plan, and builds the modules that the plan needs.
 
     Args:
         model: as for ``plan``.
@@ -98,14 +99,15 @@ def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubjec
 def _read_build_function(
     build: Callable[[dict[str, int]], Any], base: Sizes, target: Sizes, strict: bool
 ) -> PlanSubject:
-    """Reads a model given as a ``build`` function."""
+    """Traces a model given as a ``build`` function."""
     way(base, target)  # checks that both have the same axes
     build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Returns, as text, the sizes of the module that grow otherwise than a reading says.
+        """Builds the module at the target, and returns a warning on tensors that do not grow as the reading says, or ""
+        if all do.
 
         Args:
             reading: the reading to test.
@@ -121,7 +123,9 @@ def _read_build_function(
 def _build_subject(
     build: Callable[[dict[str, int]], Any], reading: TracedModel, base: Sizes, target: Sizes
 ) -> PlanSubject:
-    """Builds the module at the target, and a small one that shows how its vectors are initialised."""
+    """Builds the module at the target, and a smaller one that shows how its parameters are initialised, and returns
+    both with the reading.
+    """
     small = dict(reading.base)
     small |= {x: n for x, n in target.items() if n == base.get(x) and x in small and x not in ("M", "K")}
     start, large = (call_build(build, dict(sizes))[0] for sizes in (small, target))
@@ -141,7 +145,9 @@ def _build_subject(
 
 
 def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
-    """Reads a model of transformers: with one layer, or with layers as an axis if L grows."""
+    """Traces a model of the library transformers: with one layer, or, if the depth L grows, with the layers as an
+    axis.
+    """
     small = base if isinstance(base, nn.Module) else None
     record, other = _get_config(model).to_dict(), None if small is None else _get_config(small).to_dict()
     config = probe_config(record, "the configuration")
@@ -188,7 +194,7 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
 
 
 def _get_config(model: nn.Module) -> Any:
-    """Returns the configuration of a model of transformers.
+    """Returns the configuration of a model of the library transformers.
 
     Raises:
         UsageError: it has none.
@@ -200,14 +206,15 @@ def _get_config(model: nn.Module) -> Any:
 
 
 def _find_unread(model: nn.Module, reading: TracedModel) -> list[str]:
-    """Returns the trainable parameters that a reading does not contain."""
+    """Returns the names of the trainable parameters that do not occur in the traced equations."""
     train = [e.name for e in iterate_entries(model) if not e.frozen]
     return [name for name, roles in match_roles(train, reading.roles).items() if not roles]
 
 
 def merge_readings(readings: Sequence[TracedModel]) -> TracedModel:
-    """Merges the readings of the kinds of layers of one model: the equations of the last, with the multipliers of
-    all."""
+    """Merges the readings of one model, one for each kind of layer: the result has the equations of the last one, and
+    the multipliers, notes and packed parts of all.
+    """
     last = readings[-1]
     factors: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
@@ -232,7 +239,8 @@ def _is_on_meta(model: nn.Module) -> bool:
 
 
 def find_odd_growth(subject: PlanSubject, small: nn.Module) -> list[str]:
-    """Returns a warning on tensors that do not grow from the base to the target as the axes they were read with.
+    """Returns a warning on the tensors whose number of entries does not grow from the base to the target as their axes
+    in the traced equations do; an empty list if there are none.
 
     Args:
         subject: the model, with its readings.

@@ -42,13 +42,13 @@ WIDTHS, WIDER = ("N", "N_e"), 4
 
 
 def suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
-    """Makes refuted rows inconclusive if they are exactly zero because gradients vanish whatever the weights are.
+    """Makes refuted rows inconclusive if they are measured as exactly zero and some tensors have no gradient.
 
-    Updates of tensors other than the blocked ones stay refuted.
+    Updates of tensors other than these stay refuted.
 
     Args:
         report: the report.
-        blocked: tensors whose gradients are zero whatever the weights.
+        blocked: the tensors whose gradients are zero whatever the weights.
     """
     others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
     note = BLOCKED.format(join_names(blocked))
@@ -61,8 +61,8 @@ def suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
 
 
 def suspend_crowded_updates(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
-    """Makes refuted updates inconclusive that shrink by less than one power of n, if there are more tokens than the
-    width of the smallest model.
+    """Makes refuted updates inconclusive whose measured exponent is smaller than predicted, by less than one, if there
+    are more tokens than the width of the smallest model.
 
     Model: the engine assumes a fixed number of tokens, whose signals a wide model tells apart. If the tokens outnumber
     the width, every token's update acts on all of them.
@@ -87,11 +87,12 @@ def suspend_crowded_updates(report: Report, inputs: Inputs, sizes: Sizes) -> Rep
 
 
 def apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Report:
-    """Makes refuted rows inconclusive whose measured slope lies below an exponent that is only an upper bound.
+    """Makes refuted rows inconclusive whose measured slope lies below the predicted exponent, if that is only an upper
+    bound.
 
     Args:
         report: the report.
-        most: whether the exponent of a row is an upper bound.
+        most: returns whether the exponent of a row is only an upper bound.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -103,10 +104,10 @@ def apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Rep
 
 
 def find_after_experts(network: Network) -> set[str]:
-    """Returns the quantities of the forward pass that contain updates of experts.
+    """Returns the quantities of the forward pass, such as ``h.change``, that contain updates of experts.
 
-    These are products with tensors that have an expert axis, and everything computed from them. Parts of a signal that
-    come from updates of other tensors are excluded.
+    These are the updates in products with tensors that have an expert axis, and the changes of all signals computed
+    from such products. Parts of a signal that come from updates of other tensors are excluded.
     """
     after: set[str] = set()
     found: set[str] = set()
@@ -174,8 +175,11 @@ def drop_rerouted_replicas(m: Measurement, switched: Mapping[int, Sequence[Seque
 
 
 def suspend_rerouted_steps(report: Report, steps: Collection[int]) -> Report:
-    """Makes refuted rows inconclusive at steps by which tokens have been routed to other experts: that jump follows
-    no power of the sizes. Rows that depend on one tensor's own numbers (``DIRECT``) stay."""
+    """Makes refuted rows inconclusive at steps by which tokens have been routed to other experts, since that changes
+    signals by a jump, which follows no power of the sizes.
+
+    ``DIRECT`` rows, which depend on the init std or learning rate of one tensor only, stay refuted.
+    """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is Verdict.REFUTED and r.step in steps and not r.quantity.endswith(DIRECT):

@@ -71,7 +71,7 @@ class Job:
         seeds: number of replicas at each n.
         dtype: name of a torch dtype.
         products: inner products to measure in addition.
-        together: number of replicas in a cell (``cells.Setup``).
+        together: number of replicas that are trained at once (see ``cells.Setup``).
         planted: powers of tensors to train with in place of the derived ones, such as ``readout.lr=N^(-1/2)``; the
             predictions do not change.
     """
@@ -124,7 +124,7 @@ class Job:
         return _predict_signals(self.configuration, min(self.steps, PREDICTED_STEPS), claimed)
 
     def setup(self) -> Setup:
-        """Derives the powers to train with and returns the run as it is trained."""
+        """Derives the powers with which the network is trained, and returns the run with them, ready to be trained."""
         configuration, standard = self.configuration, None
         if configuration.parameterization.name != STANDARD:
             standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
@@ -134,7 +134,9 @@ class Job:
         return Setup(trained, *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
-        """Returns the decided exponents of the quantities that are measured, for the first updates."""
+        """Returns the certified exponents of the quantities that are measured, for the first ``PREDICTED_STEPS``
+        updates, by quantity.
+        """
         return get_decided(self.signals())
 
     def collect_measurement(self, store: Store, interrupted: bool = False) -> Measurement:
@@ -191,9 +193,9 @@ class Effort:
         sizes: values of n.
         seeds: number of replicas at each n.
         dtype: name of a torch dtype.
-        largest: weight entries of the largest model.
-        work: weight entries trained at each size, all seeds together.
-        together: number of replicas in a cell, a power of two.
+        largest: weight entries of the largest model, from which sizes are chosen.
+        work: weight entries trained at each size, all seeds together, from which the number of seeds is chosen.
+        together: number of replicas that are trained at once, a power of two.
     """
 
     steps: int = 2
@@ -272,7 +274,7 @@ def load_campaign(name: str) -> list[Job]:
 
 
 def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Returns the runs, after checking that no two of them have the same name.
+    """Returns the runs unchanged, after checking that no two of them have the same name.
 
     Args:
         jobs: the runs.

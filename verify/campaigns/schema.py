@@ -50,7 +50,7 @@ class CampaignEntry(Struct):
 
 
 class StoredRun(Struct, forbid_unknown_fields=True):
-    """A run of a stored plan."""
+    """The keys of one run in a stored plan."""
 
     configuration: dict[str, Any]
     steps: _Steps
@@ -63,7 +63,7 @@ class StoredRun(Struct, forbid_unknown_fields=True):
 
 
 class CampaignPlan(Struct):
-    """The plan stored in a folder."""
+    """The keys of the plan that is stored in a folder, ``plan.json``."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []

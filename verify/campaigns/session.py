@@ -25,13 +25,13 @@ SIZED = re.compile(r"\w+-n(\d+)-t(\d+)-")
 
 @dataclass
 class Session:
-    """A store of runs together with the pool that executes them.
+    """The execution of the runs of a plan: a store for the results, and the pool that trains.
 
     Attributes:
         store: where results are kept.
         pool: the processes that train the cells.
-        shard: (i, n): execute only the i-th of n parts of all cells, counted from 1. All parts have about the same
-            cost.
+        shard: (i, n): execute only the i-th of n parts of all cells (groups of replicas), counted from 1. All parts
+            take about the same time.
         interrupted: whether the user interrupted the session.
         failed: cells that could not be trained.
     """
@@ -46,22 +46,25 @@ class Session:
         """Checks that all runs can be executed here, before anything is written or trained.
 
         Raises:
-            UsageError, Infeasible: one cannot.
+            UsageError, Infeasible: a run cannot be executed here.
         """
         self.todo(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
-        """Describes how this machine differs from the one on which the runs were started; empty if it does not."""
+        """Describes how this machine and its torch version differ from those with which the stored results were
+        measured; empty if they do not.
+        """
         here = Hardware().describe()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]
         return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)
 
     def check_stored(self, jobs: Sequence[Job]) -> None:
-        """Checks that the store contains no run, size or number of steps that is missing from the plan.
+        """Checks that the plan fits the store: results are stored only for runs, sizes and numbers of steps that are in
+        the plan.
 
         Raises:
-            UsageError: it does.
+            UsageError: there are results of another run; the message names it.
         """
         planned = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
         for run, cell in self.store.names():
@@ -71,7 +74,8 @@ class Session:
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
-        """Lists the cells (groups of replicas) of this shard that are not in the store and are still to be trained.
+        """Lists the cells (groups of replicas) of this shard that are still to be trained, since they are not in the
+        store.
 
         If the store lacks the environment of a run, the first cell of that run is trained again to record it.
 
@@ -90,8 +94,10 @@ class Session:
         return missing
 
     def perform(self, jobs: Sequence[Job]) -> None:
-        """Trains all cells of this shard that are not in the store. An interrupt ends the session without loss of
-        results."""
+        """Trains all cells (groups of replicas) of this shard that are not in the store, and stores what they measure.
+
+        An interrupt ends the session without loss of results.
+        """
         began, count = time.monotonic(), 0
         with build_progress_bar() as bar:
             line = bar.add_task("starting", total=None)
@@ -113,7 +119,7 @@ class Session:
 
 
 def derive_setups(jobs: Sequence[Job]) -> list[Setup]:
-    """Derives the powers of every run and returns the runs as they are trained.
+    """Derives the powers with which every run is trained, and returns the runs with them, ready to be trained.
 
     Raises:
         UsageError, Infeasible: as ``derive``. If there are several runs, the message names the first one that fails.

@@ -79,15 +79,17 @@ class FittedAnswer(Rendered):
         return Document(blocks, record | self.get_more_numbers())
 
     def build_more_blocks(self) -> Sequence[Block]:
-        """Returns the blocks to print after the fitted numbers."""
+        """Returns what is printed after the table of fitted numbers: nothing here, more tables in a subclass."""
         return ()
 
     def get_more_numbers(self) -> dict[str, Any]:
-        """Returns further entries for JSON."""
+        """Returns further entries of the JSON record: none here, some in a subclass."""
         return {}
 
     def _get_claim(self, name: str) -> dict[str, float | str | None]:
-        """Returns the claim and verdict of a row; empty if nothing is claimed at all."""
+        """Returns the claimed value and the verdict of a fitted number for the JSON record, None where it has no claim;
+        empty if nothing is claimed at all.
+        """
         return {"claimed": self.claims.get(name), "verdict": self.verdicts.get(name)} if self.claims else {}
 
 
@@ -98,15 +100,15 @@ NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def parse_columns(text: str | None) -> dict[str, str]:
-    """Reads ``--columns``: name -> column of the file."""
+    """Parses the option ``--columns``, such as ``N=params``: name of a quantity -> name of its column in the file."""
     return parse_pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
 
 
 def build_model(what: str, columns: Sequence[str]) -> FittedSum:
-    """Returns the sum to fit over the columns of a table, with its optimum if it has one.
+    """Returns the model to fit to a table of runs, together with formulas for the optimum if the law has one.
 
-    A name that is a column is data, even if the law fixes it. So is a name with a fitted power in a term that already
-    has another constant: a second constant there would change nothing.
+    A name in it that is a column of the table is data, even if the law fixes it. So is a name with a fitted power in a
+    term that already has another constant: a second constant there would change nothing.
 
     Args:
         what: the name of a law, or a sum.
@@ -131,7 +133,9 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
 
 
 def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in a sum that are columns of data instead of constants to fit.
+    """Returns the names in a sum that are data (columns of the table of runs) and not constants to fit.
+
+    In a term with several other names, those with a fitted power are taken to be data as well.
 
     Args:
         of: the sum.
@@ -146,14 +150,14 @@ def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_claims(texts: tuple[str, ...]) -> dict[str, float]:
-    """Reads claims NAME=VALUE."""
+    """Parses claims ``NAME=VALUE`` about fitted numbers: name -> value."""
     return {
         name: _parse_number(f"--claim {name}", x) for name, x in parse_pairs("--claim", texts, "alpha=0.34").items()
     }
 
 
 def parse_positive(option: str, text: str) -> float:
-    """Reads the value of an option such as ``--apart``.
+    """Parses the value of an option such as ``--apart``, a positive number.
 
     Raises:
         UsageError: it is not a positive number.
@@ -171,7 +175,7 @@ def _parse_number(what: str, text: str) -> float:
 
 
 def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
-    """Draws the residuals against the losses, if a path is given."""
+    """Draws the residuals of a fit against the losses into a file; does nothing if ``path`` is None."""
     if path is None:
         return
     from matplotlib.figure import Figure

@@ -44,7 +44,14 @@ TERMS = tuple(zip("abcdgh", ("alpha", "beta", "gamma", "delta", "zeta", "eta"), 
 
 
 class Theory(NamedTuple):
-    """A predicted power of the best rate in one size, and its assumptions."""
+    """A prediction for the power of one size in the best learning rate.
+
+    Attributes:
+        size: name of the column of sizes.
+        power: the predicted power.
+        rule: name of the rule that predicts it.
+        needs: the assumption of the rule, as text.
+    """
 
     size: str
     power: float
@@ -53,10 +60,16 @@ class Theory(NamedTuple):
 
 
 def list_theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[list[Theory], list[str]]:
-    """Returns the predicted powers of every size, and notes on sizes without a prediction.
+    """Returns the predictions for the power of every size in the best learning rate, and notes on sizes without one.
 
-    Columns named batch or B are the batch size, and tokens, T or D the number of tokens; each horizon rule predicts
-    their powers under its own assumption. Every other size belongs to the model, whose plan takes it into account.
+    Columns named batch or B are the batch size, and tokens, T or D the number of tokens; each rule of ``recipe --hold``
+    predicts their powers under its own assumption. Every other column is a size of the model: its power is 0 if the
+    rate is the base rate of a plan, which takes the size into account itself.
+
+    Args:
+        sizes: names of the columns of sizes.
+        optimizer: name of the optimizer.
+        network: the network, for the power if one rate is used for all its tensors.
     """
     found, notes = list[Theory](), list[str]()
     axes: dict[str, tuple[str, ...]] = {axis: (axis, name) for axis, name in AXES.items()}
@@ -143,8 +156,9 @@ class RateAnswer(FittedAnswer):
 
 
 def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
-    """Draws the best rates against every size, corrected for the other sizes, with residuals below, if a path is
-    given."""
+    """Draws the best rates against every size, corrected for the other sizes, and their residuals below, into a file;
+    does nothing if ``path`` is None.
+    """
     if path is None:
         return
     from matplotlib.figure import Figure
@@ -173,7 +187,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
 
 
 def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
-    """Reads ``--at``, the sizes at which the best rate is to be predicted.
+    """Parses the option ``--at``: the sizes at which the best rate is to be predicted.
 
     With one column of sizes, the text is a list, and each size is a setting: ``4096,8192``. With several columns, the
     text is one setting, with a value for each: ``N=4096,tokens=1e10``.
@@ -277,7 +291,9 @@ def command(
 
 
 def format_loss_command(runs: Path, columns: str | None, sizes: Sequence[str]) -> str:
-    """Returns the command that fits the losses at the best rates by a law in the sizes other than the batch."""
+    """Returns the command line that fits a law to the losses at the best rates, as a sum over the sizes other than the
+    batch.
+    """
     kept = [name for name in sizes if name not in ("B", AXES["B"])] or [*sizes]
     terms = [f"{a}*{name}**-{alpha}" for (a, alpha), name in zip(TERMS, kept, strict=False)]
     also = f" --columns {columns}" if columns else ""

@@ -106,7 +106,9 @@ def run_parts(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, An
 
 
 def run_part(folder: Path, name: str, command: str, most: int) -> dict[str, Any]:
-    """Runs one command, saves its output, and returns its exit code (None after a timeout) and time."""
+    """Runs one command, saves its output in the folder, and returns its exit code (None if it took longer than ``most``
+    seconds) and the time it took.
+    """
     click.echo(f"{name}: scalecalc {command}", err=True)
     began = time.perf_counter()
     words = [sys.executable, "-m", "scaling_algebra", *command.split()]

@@ -90,9 +90,9 @@ REPORTING = combine_options(
 
 
 def choose_place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
-    """Returns the folder or the file that -o names, one of them None, after checking that it can be written.
+    """Returns (folder, file): the one that -o names, and None for the other; both None without -o.
 
-    A file is recognised by an ending that is a known format.
+    A path with an ending, such as ``.json``, is a file unless a folder of this name exists.
 
     Raises:
         UsageError: it cannot be written.
@@ -154,7 +154,7 @@ UNITS |= {f"{x}ib": 1024**k for k, x in enumerate("kmgt", 1)} | {x: 1024**k for 
 
 
 def parse_bytes(text: str) -> int:
-    """Reads ``20GiB``, ``512MB`` or a number of bytes.
+    """Parses an amount of memory such as ``20GiB``, ``512MB`` or a number of bytes.
 
     >>> parse_bytes("2KiB") 2048
 
@@ -170,7 +170,7 @@ def parse_bytes(text: str) -> int:
 
 @contextmanager
 def open_pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
-    """Opens the pool of workers that the options ``POOL`` ask for.
+    """Opens the pool that executes tasks, as the options ``--device``, ``--workers`` and ``--scheduler`` say.
 
     Raises:
         UsageError: both workers and a scheduler are given, or an error of ``measuring.pool.open_pool``.
@@ -198,7 +198,7 @@ def open_store(folder: Path | None) -> Store:
 
 
 def advise_resuming(folder: Path | None) -> str:
-    """Returns advice on how to continue after an interrupt."""
+    """Returns advice to the user on how to continue after an interrupt; without a folder nothing was kept."""
     if folder is None:
         return "give --resume DIR to keep what is finished, or fewer sizes or seeds"
     return f"what is finished is kept in {folder}: give the same command again"
@@ -216,7 +216,9 @@ def show_progress() -> Iterator[Callable[[int | None, int, str], None]]:
 
 @contextmanager
 def explain_interrupts(folder: Path | None, how: str = "") -> Iterator[None]:
-    """Prints how to continue if the user interrupts the block."""
+    """Prints how to continue if the user interrupts the statements in this context. ``how`` replaces the usual
+    advice.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -225,7 +227,7 @@ def explain_interrupts(folder: Path | None, how: str = "") -> Iterator[None]:
 
 
 def parse_share(text: str) -> Fraction:
-    """Reads ``9/10``, ``0.9`` or ``90%``.
+    """Parses a share above 0 and at most 1, such as ``9/10``, ``0.9`` or ``90%``.
 
     Raises:
         UsageError: the text is anything else.
@@ -243,7 +245,7 @@ def read_runs(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     """Returns the runs, claims and command line of a stored plan.
 
     Raises:
-        UsageError: the record is not a plan.
+        UsageError: ``plan`` does not have the form of a plan.
     """
     from scaling_algebra.verify.campaigns.plans import Job, remove_duplicates
     from scaling_algebra.verify.campaigns.schema import check_plan

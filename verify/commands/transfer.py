@@ -180,7 +180,7 @@ def _draw_picture(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def choose_sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
-    """Returns the base, followed by the other sizes.
+    """Returns the sizes at which a model is trained: the base, followed by the others.
 
     Args:
         usual: default sizes of the model.
@@ -217,7 +217,7 @@ def choose_sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tupl
 
 
 def _read_given_sizes(text: str, label: str) -> dict[str, int]:
-    """Reads sizes, with only the axes that the text names (no default for K)."""
+    """Parses sizes such as ``N=256,M=8``, and returns only the axes that the text names (no default for K)."""
     return {axis: n for axis, n in read_sizes(text, label).items() if f"{axis}=" in text.replace(" ", "")}
 
 

@@ -190,7 +190,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
 
 def _read_request(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
-    """Returns the runs and claims that the options ask for."""
+    """Returns the runs and claims that the options of the command (``given``) ask for."""
     from scaling_algebra.verify.campaigns.plans import Effort, build_job, load_campaign
     from scaling_algebra.verify.judging.claims import Claim
 
@@ -255,7 +255,9 @@ def _format_shard(shard: tuple[int, int]) -> str:
 
 
 def _get_command_line() -> str:
-    """Returns the command line without the options in ``WHERE_DONE``, so that the report does not depend on them."""
+    """Returns the command line for the report, without options that only say where the work is done (``WHERE_DONE``),
+    so that the report does not depend on them.
+    """
     words, told = iter(sys.argv[1:]), []
     for word in words:
         if word in WHERE_DONE:

@@ -26,10 +26,18 @@ ENTRIES = 1e7
 
 
 def train_finite(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
-    """Trains networks of width n and returns the values of all signals without a growing index, such as the output f.
+    """Trains networks of width n as the limit is trained, and returns all signals without a growing index, such as the
+    output f.
+
+    Args:
+        course: the training: data, learning rate and number of updates.
+        limit: the network of infinite width; the tensors that do not grow start with its values.
+        n: the width.
+        seeds: seeds of the networks, which are trained at once, one replica for each.
+        device: the torch device.
 
     Returns:
-        Arrays (replicas, updates, samples, *indices) by name.
+        Values by name of the signal, (replicas, updates, samples, *indices).
     """
     d, dims = course.derivation, compute_dims(course.derivation.ray, n)
     model = TorchNetwork(d.network, ReplicaDraw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
@@ -68,16 +76,17 @@ def train_finite(course: Descent, limit: Limit, n: int, seeds: Sequence[int], de
 
 @dataclass(frozen=True)
 class Compared:
-    """A number that does not grow, trained at several widths.
+    """A signal without a growing index, such as the output, in networks trained at several widths, compared with its
+    limit of infinite width.
 
     Attributes:
         name: name of the signal.
         sizes: the widths.
         means: means over seeds at each width, (updates, samples, *indices).
-        error: largest deviation of the mean over seeds at the largest width.
+        error: largest absolute difference between the mean over seeds at the largest width and the limit.
         scale: largest absolute value of the limit.
-        slope: fitted slope of the deviation of one seed against n.
-        verdict: whether the deviation falls as n^(-1/2).
+        slope: fitted power of n of the difference between one seed and the limit.
+        verdict: whether this difference falls as n^(-1/2).
     """
 
     name: str
@@ -107,9 +116,18 @@ class Compared:
 def compare_widths(
     t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
 ) -> dict[str, Compared]:
-    """Trains networks at several widths and compares them with the limit, for as many updates as it was computed.
+    """Trains networks at several widths and compares their signals with the limit, by name of the signal.
 
-    Law: deviations are sums over n of independent terms: n^(-1/2).
+    They are compared for as many updates as the limit was computed.
+
+    Law: the difference from the limit is a mean of n independent terms, so it falls as n^(-1/2).
+
+    Args:
+        t: the computed limit.
+        sizes: the widths.
+        seeds: number of networks at each width.
+        device: the torch device.
+        say: called with a line of progress before each width.
     """
     course, steps = t.course, len(t.states)
     runs: list[dict[str, Values]] = []

@@ -20,14 +20,18 @@ HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Leading:
-    """The leading term of a quantity: numbers, or random variables if it has growing indices.
+    """The term of a quantity (a signal, gradient or tensor) with the largest power of n: ``values`` times n^power.
+
+    Without growing indices it is an array of numbers. A growing index stands for infinitely many entries, which are
+    represented by one random variable.
 
     Attributes:
         `indices`: the indices that do not grow, in the order of the first dimensions.
-        over: the growing indices, in the order of the last dimensions, which are coefficients over atoms, or samples.
-        values: the numbers without the power of n.
+        over: the growing indices, in the order of the last dimensions. Such a dimension does not count entries, but
+            the samples of the random variable or its coefficients (see ``Space``).
+        values: the values without the power of n.
         power: power of n; ``NONE`` for exact zeros.
-        rest: upper bound on the power of the neglected terms.
+        rest: upper bound on the power of n of all other terms, which are neglected.
     """
 
     indices: str
@@ -57,7 +61,7 @@ class Contractions:
         `indices`: the axis of every index.
         growing: the indices that grow.
         sizes: sizes of the other indices.
-        spaces: random variables of every growing axis.
+        spaces: by growing axis, the random variables that represent the entries along it.
     """
 
     indices: Mapping[str, str]
@@ -119,7 +123,7 @@ class Contractions:
         return Leading("", index, np.ones(space.zero.shape))
 
     def entrywise(self, vectors: Sequence[Leading], index: str, where: str) -> Leading:
-        """Multiplies quantities at each value of a growing index."""
+        """Multiplies quantities that share a growing index, entry by entry along it."""
         if len(vectors) == 1:
             return vectors[0]
         indices = "".join(dict.fromkeys("".join(q.indices for q in vectors)))
@@ -132,7 +136,16 @@ class Contractions:
     def apply(
         self, function: Callable[..., Values], vectors: Sequence[Leading], indices: str, index: str, where: str
     ) -> Leading:
-        """Applies a function to vectors entry by entry; it must be linear in every vector whose power is not 0."""
+        """Applies a function to vectors entry by entry; it must be linear in every vector whose power of n is not 0,
+        since powers of n are multiplied as in a product.
+
+        Args:
+            function: the function, one argument for each vector.
+            vectors: the vectors, which have ``index`` as their only growing index.
+            indices: the indices of the result that do not grow.
+            index: the growing index.
+            where: name of the statement in messages.
+        """
         space, found = self.space(index), []
         if any(q.over != index for q in vectors):
             raise NotCovered(
@@ -149,8 +162,10 @@ class Contractions:
         return Leading(indices, index, values, _compute_power(vectors), _bound_rest(vectors))
 
     def inner(self, x: Leading, y: Leading, index: str) -> Leading:
-        """Sums a product over a growing index: n times an expectation. If that is zero, the sum is random, of size
-        n^(1/2)."""
+        """Sums the product of two quantities over a growing index: n times the expectation of the product.
+
+        If the expectation is zero, the sum is a random number of size n^(1/2), which only counts in ``rest``.
+        """
         pair = [replace(q, values=v) for q, v in zip((x, y), self._dual(x, y, index), strict=True)]
         indices = "".join(dict.fromkeys(x.indices + y.indices))
         over = "".join(dict.fromkeys((x.over + y.over).replace(index, "")))
@@ -160,9 +175,8 @@ class Contractions:
         return self._finish_sum(Leading(indices, over, values, x.power + y.power), most, (x, y))
 
     def _dual(self, x: Leading, y: Leading, index: str) -> tuple[Values, Values]:
-        """Returns two arrays whose product, summed over their last dimension, is the expectation of x times y.
-
-        The expectation is over ``index``, which is the last index of both quantities.
+        """Returns two arrays, made of x and y, whose product summed over the last dimension is the expectation of x
+        times y along the growing index ``index``, the last one of both.
         """
         if self.is_sampled(index):
             return x.values / self.space(index).zero.size, y.values
@@ -171,8 +185,9 @@ class Contractions:
         return self.space(index).dual(x.values, y.values)
 
     def mean(self, q: Leading, index: str) -> Leading:
-        """Sums over a growing number of experts: n times the mean over samples, or zero if they cannot distinguish
-        it from zero."""
+        """Sums a quantity over a growing number of experts: n times the mean over samples, or zero if the mean is not
+        larger than its sampling error.
+        """
         space, over = self.space(index), q.over.replace(index, "")
         values = self.einsum([q.values / q.values.shape[len(q.indices) + q.over.index(index)]], [q], q.indices + over)
         products = np.moveaxis(q.values, len(q.indices) + q.over.index(index), -1)
@@ -189,7 +204,9 @@ class Contractions:
         return replace(q, values=values, power=exact, rest=max(HALF + sizes, 1 + _bound_rest(parts), NONE))
 
     def lengths(self, q: Leading, index: str = "") -> Values:
-        """Returns root mean squares along one growing index, or along all, without the power of n."""
+        """Returns the root mean squares of a quantity along the growing index ``index``, or along all of them if it is
+        empty, without the power of n.
+        """
         along = index or q.over
         values = [q.values, q.values]
         if not self.is_sampled(along[-1]):
@@ -204,7 +221,13 @@ class Contractions:
         return self.spaces[self.indices[index]]
 
     def einsum(self, values: Sequence[Values], of: Sequence[Leading], out: str) -> Values:
-        """Contracts arrays that have the indices of given quantities. Arrays with fewer atoms are padded with zeros."""
+        """Multiplies arrays and sums over the indices missing from ``out``, like ``numpy.einsum``.
+
+        Args:
+            values: the arrays. One that lacks the last coefficients along a growing index is padded with zeros.
+            of: for each array, a quantity that has the same indices.
+            out: indices of the result.
+        """
         indices = list(dict.fromkeys("".join(q.indices + q.over for q in of) + out))
         count = {x: k for k, x in enumerate(indices)}
         widths = {
@@ -223,7 +246,9 @@ class Contractions:
 
 
 def add_leading(parts: Sequence[Leading]) -> Leading:
-    """Adds quantities. Terms of a smaller power than the largest are neglected and counted in ``rest``."""
+    """Adds quantities. Those with a smaller power of n than the largest are neglected; ``rest`` of the sum bounds
+    their power.
+    """
     if len(parts) == 1:
         return parts[0]
     power, first = max(q.power for q in parts), parts[0]
@@ -238,23 +263,25 @@ def add_leading(parts: Sequence[Leading]) -> Leading:
 
 
 def _compute_power(parts: Sequence[Leading]) -> Fraction:
-    """Returns the power of a product."""
+    """Returns the power of n of the product of quantities: the sum of their powers, or ``NONE`` if one is zero."""
     return NONE if any(q.power == NONE for q in parts) else sum((q.power for q in parts), Fraction(0))
 
 
 def _bound_rest(parts: Sequence[Leading]) -> Fraction:
-    """Returns the upper bound on the power of the neglected terms of a product."""
+    """Returns an upper bound on the power of n of the terms in a product of quantities other than its leading term."""
     sizes = [q.size for q in parts]
     return max([NONE, *(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(parts))])
 
 
 def rename_indices(q: Leading, own: str, factor: Factor) -> Leading:
-    """Renames the indices of a signal to those that a statement uses."""
+    """Renames the indices of a signal from its own names (``own``) to those with which a statement reads it
+    (``factor``).
+    """
     return q.rename_indices(dict(zip(own, factor.indices, strict=True)))
 
 
 def get_limits(q: Leading) -> Values:
-    """Returns the limits of numbers, which are zero if the power is negative."""
+    """Returns the limits of numbers as n grows: the values, or zeros if their power of n is negative."""
     return q.values if q.power == 0 else np.zeros_like(q.values)
 
 

@@ -17,14 +17,14 @@ from .vectors import Diverges, Many, NotCovered, Values
 
 @dataclass(frozen=True)
 class Descent:
-    """A training whose limit is computed.
+    """A training by gradient descent whose limit of infinite width is computed.
 
     Attributes:
-        derivation: network, ray, optimizer and powers.
+        derivation: network, ray, optimizer and the powers of n of all init stds and learning rates.
         inputs: inputs, (samples, *dimensions of the data).
-        targets: targets, (samples,); None for the loss f.
+        targets: targets of the loss 1/2 (f - y)^2, (samples,); None if the loss is the output f itself.
         steps: number of updates.
-        lr: learning rate.
+        lr: learning rate of every tensor without its power of n.
         seed: seed of the inputs and of the tensors that do not grow.
     """
 
@@ -38,6 +38,11 @@ class Descent:
     @classmethod
     def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Descent:
         """Makes a training on random inputs of unit length with targets 1, -1, 1, ...
+
+        Args:
+            derivation: as the attribute, like ``steps``, ``lr`` and ``seed``.
+            samples: number of inputs.
+            loss: "squared" for the squared error; with any other name the loss is the output, without targets.
 
         Raises:
             UsageError: the network has losses in addition to its output.
@@ -58,17 +63,17 @@ class Descent:
 
 @dataclass(frozen=True)
 class Computed:
-    """A limit that has been computed.
+    """The limit of infinite width of a training, as far as it could be computed.
 
     Attributes:
         course: the training.
         limit: the network of infinite width.
-        states: for 0, 1, ... updates, the states of all samples.
+        states: after 0, 1, ... updates, the signals and gradients for each input.
         why: the reason why the states end before the last update; empty if they do not.
-        error: standard error of the output over sets of samples if expectations are sampled; else 0.
-        many: whether the states end because a function depends on too many Gaussians for quadrature. The computation
-            can
-            then be repeated with integration at points.
+        error: standard error of the output over several sets of samples if expectations are estimated by samples;
+            else 0.
+        many: whether the states end because a function depends on too many Gaussian vectors for quadrature. The
+            computation can then be repeated with integration at points (see ``Points``).
     """
 
     course: Descent
@@ -80,7 +85,7 @@ class Computed:
 
     @property
     def outputs(self) -> Values:
-        """The output, (updates, samples)."""
+        """The output after 0, 1, ... updates for each input, (updates, samples)."""
         name = self.limit.network.output
         found = [float(s.signals[name]) for row in self.states for s in row]
         return np.array(found).reshape(len(self.states), len(self.course.inputs))
@@ -94,9 +99,10 @@ number, below which errors are invisible in four digits."""
 
 
 def compute_trajectory(course: Descent) -> Computed:
-    """Computes a limit for as many updates as the theory here covers.
+    """Computes the limit of a training, up to the first update that cannot be computed.
 
-    The computation is exact, or uses samples if a function depends on too many Gaussians.
+    Expectations are integrated by quadrature; if a function depends on too many Gaussians for that, they are means
+    over samples, and states end where their error becomes too large.
     """
     exact = _compute(course, 0)
     points = exact.many and not exact.limit.sampled

@@ -31,17 +31,17 @@ def evaluate_slope(kind: FunctionKind, x: Values) -> Values:
 
 
 def evaluate_numbers(s: Function, indices: str, x: Values, above: Values | None = None) -> Values:
-    """Evaluates a function of numbers that do not grow, or its gradient.
+    """Evaluates a function of an array without growing indices, or pulls a gradient back through it.
 
     Args:
         s: the statement of the function.
         `indices`: the indices of x, one for each dimension.
         x: the argument.
-        above: the gradient at the value; if it is given, the gradient at the argument is returned. The choice of a
-            selection counts as constant.
+        above: the gradient of the output with respect to the function's value. If it is given, the gradient with
+            respect to x is returned instead of the value; which entries a top-K selection keeps counts as constant.
 
     Raises:
-        NotCovered: the selected and the other entries differ by less than ``MARGIN``.
+        NotCovered: a selection is too close to call: kept and dropped entries differ by less than ``MARGIN``.
     """
     at = torch.tensor(x, requires_grad=above is not None)
     if s.kind.selects:

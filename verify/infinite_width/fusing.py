@@ -9,9 +9,11 @@ from scaling_algebra.spec.networks.language import Network, Product
 
 
 def fuse_products(network: Network, growing: frozenset[str]) -> Network:
-    """Merges every product with several growing indices into the only product that reads it.
+    """Merges every product of a tensor whose result has several growing indices into the product that reads it, if
+    only one does and has no tensor.
 
-    Example: where a sum over experts reads their outputs, ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.
+    Example: ``e[i,b] = W3[i,b,k] h2[i,k]`` (outputs of all experts) and ``h3[b] = phi[i] e[i,b]`` (their sum) become
+    ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.
 
     Args:
         network: the network.

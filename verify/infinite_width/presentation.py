@@ -23,8 +23,11 @@ COLUMNS = 10
 
 
 def build_limit_document(t: Computed, compared: Mapping[str, Compared]) -> Document:
-    """Returns the document of a limit: f, all other numbers, the sizes of vectors, and the deviations of trained
-    networks."""
+    """Returns the output of the command for a limit.
+
+    It lists the output f by updates, all other numbers, the rms of growing vectors, and how far networks trained at
+    finite width (``compared``, by signal) are from the limit.
+    """
     course, steps = t.course, len(t.states)
     blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
     columns = sorted({round(k) for k in np.linspace(0, steps - 1, min(COLUMNS, steps))}) if steps else []
@@ -68,7 +71,9 @@ def build_limit_document(t: Computed, compared: Mapping[str, Compared]) -> Docum
 
 
 def compute_exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
-    """Returns 1 if a deviation does not fall with n, 3 if something is undecided, else 0."""
+    """Returns the exit code: 1 if a difference between trained networks and the limit does not fall as n^(-1/2), 3 if
+    the limit ends early or a comparison is inconclusive, else 0.
+    """
     verdicts = {c.verdict for c in compared.values()}
     return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
 
@@ -78,7 +83,9 @@ MOVED = 0.1
 
 
 def _describe_delay(t: Computed, compared: Mapping[str, Compared]) -> str:
-    """Describes after how many updates the output has moved, in the limit and at every trained width."""
+    """Describes after how many updates the output has changed by ``MOVED``, in the limit and at every trained
+    width.
+    """
     f = compared[t.limit.network.output]
     courses = {"in the limit": t.outputs, **{f"at n = {n}": x for n, x in zip(f.sizes, f.means, strict=True)}}
     found = []
@@ -89,9 +96,10 @@ def _describe_delay(t: Computed, compared: Mapping[str, Compared]) -> str:
 
 
 def _list_rows(t: Computed) -> Iterator[tuple[str, Values]]:
-    """Yields, for every signal that does not grow, the name and value of each entry by updates.
+    """Yields (label, values after 0, 1, ... updates) for every number of the limit.
 
-    If all entries are equal for all samples, only one of them is yielded.
+    These are the entries of signals and gradients without growing indices, and the rms of growing signals, labelled
+    ``|name|``. Of a signal whose entries are all equal for all samples, only one entry is yielded.
     """
     network, output = t.limit.network, t.limit.network.output
     whole: dict[str, Any] = {}

@@ -49,23 +49,26 @@ LARGE = 1e12
 
 @dataclass
 class LimitTensor:
-    """A tensor in training. Numbers and vectors are stored as they are; matrices as their initial values and updates.
+    """A tensor of the infinitely wide network in training.
+
+    A tensor with at most one growing index has a value, ``current``. A matrix with two is stored as the initial
+    Gaussian matrix and a list of rank-one updates.
 
     Attributes:
         tensor: the tensor of the network.
         `indices`: its indices.
-        rate: learning rate as (number, power of n); None if it is not trained.
+        rate: learning rate as (number, power of n); None if the tensor is not trained.
         grow: the growing indices; the expert index is omitted if all experts start with the same values.
-        start: initial value of a tensor with at most one growing index.
-        current: current value of a tensor with at most one growing index.
-        momentum: momentum of a tensor with at most one growing index.
-        matrices: for each combination of values of the indices that do not grow, the initial matrix.
-        extra: power of n of a matrix relative to entries of variance 1/n.
-        updates: factors of every rank-one gradient of a matrix.
-        shares: for each update, its coefficient in the current matrix.
-        buffer: for each update, its coefficient in the momentum of the matrix.
+        start: initial value; None for a matrix.
+        current: current value; None for a matrix.
+        momentum: momentum of the optimizer; None for a matrix, or before the first step.
+        matrices: initial matrices, by the values of the indices that do not grow; empty if it is no matrix.
+        extra: power of n of the entries of a matrix, relative to n^(-1/2).
+        updates: for each gradient of a matrix so far, the factors of this rank-one matrix.
+        shares: coefficient of each of ``updates`` in the current matrix, without the power of n of the rate.
+        buffer: coefficient of each of ``updates`` in the momentum of the matrix.
         decay: decay of the momentum.
-        stepped: sum of the steps, if they are normalised.
+        stepped: sum of all steps, for an optimizer that normalises entries, such as Adam; otherwise None.
     """
 
     tensor: Tensor
@@ -86,23 +89,26 @@ class LimitTensor:
 
 @dataclass(frozen=True)
 class LimitState:
-    """The signals of one sample and their gradients after some updates, by name. Growing signals give the rms of
-    their entries."""
+    """The signals for one input, and the gradients of the output at signals, after some updates, by name.
+
+    A signal with growing indices is given by the rms of its entries along them.
+    """
 
     signals: Mapping[str, Values]
     gradients: Mapping[str, Values]
 
 
 class Limit:
-    """A network of infinite width.
+    """A network of infinite width, which can be trained.
 
     Args:
-        derivation: network, ray, optimizer and powers.
+        derivation: network, ray, optimizer, and the powers of n of init stds and learning rates.
         inputs: (samples, *dimensions of the data).
         lr: the learning rate of every tensor, without its power of n; all other constants are 1.
         seed: seed of the tensors that do not grow; the limit depends on their values.
-        draw: seed of the samples along a growing number of experts, and of points.
-        points: whether to integrate at points in any case; by default only if steps are normalised.
+        draw: seed of the samples or points at which random variables are evaluated.
+        points: whether expectations are means over points (see ``Points``) in any case; by default only if the
+            optimizer normalises its steps, as Adam does.
 
     Attributes:
         made: names of the signals that statements compute.
@@ -158,8 +164,16 @@ class Limit:
     def _spaces(
         self, axes: Iterable[str], tied: frozenset[str], fixed: Mapping[str, int]
     ) -> dict[str, Space | Particles]:
-        """Makes the random variables of every growing axis: points, or samples along experts (of the tensors that
-        differ between experts) and exact spaces elsewhere."""
+        """Returns, for every growing axis, what represents the random entries along it.
+
+        If integration is at points, these are points for all axes. Otherwise they are samples along experts, and
+        exact combinations of Gaussians (``Space``) along other axes.
+
+        Args:
+            axes: the growing axes.
+            tied: the tensors whose initial values all experts share.
+            fixed: sizes of the indices that do not grow.
+        """
         if self.points:
             return {axis: Points(self._points(fixed), self.draw, axis) for axis in sorted(axes)}
         indices, sources = self.network.indices, list[str]()
@@ -170,12 +184,15 @@ class Limit:
 
     @property
     def sampled(self) -> bool:
-        """Whether some expectations are means over samples or points."""
+        """Whether some expectations are estimated as means over samples or points, rather than computed exactly."""
         return any(isinstance(space, Particles) for space in self.products.spaces.values())
 
     def _points(self, fixed: Mapping[str, int]) -> int:
-        """Returns the number of points along every index such that the pairs of points of all matrices fit into
-        memory."""
+        """Returns the number of points that represent a growing index.
+
+        With an optimizer that normalises entries, every matrix needs a value for each pair of points, so the number is
+        limited such that these fit into memory. ``fixed`` has the sizes of the other indices.
+        """
         if not self.normalised:
             return POINTS[0]
         matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.indices)) == 2]
@@ -224,7 +241,9 @@ class Limit:
             )
 
     def _number(self, power: Any) -> tuple[float, Fraction]:
-        """Returns a power of the axes as (number, power of n)."""
+        """Returns a product of powers of axes as (number, power of n); the number comes from axes that do not
+        grow.
+        """
         fixed = {axis: 1 if self.ray[axis] else FIXED for axis, _ in power.terms}
         return float(power.at(fixed)), power.on(self.ray) / self.rate
 
@@ -282,7 +301,7 @@ class Limit:
         return weight
 
     def _through(self, role: str, indices: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """Multiplies signals with a tensor, as a statement of the network does.
+        """Multiplies signals with the current value of a tensor and sums over indices, as a statement does.
 
         Args:
             role: the tensor.
@@ -313,8 +332,15 @@ class Limit:
     def _matrix(
         self, weight: LimitTensor, names: Mapping[str, str], operands: Sequence[Leading], out: str, where: str
     ) -> Leading:
-        """Multiplies operands with the initial value of a matrix. Indices that only the operands contain are summed
-        first."""
+        """Multiplies signals with the initial value of a matrix, as an expectation over its random entries.
+
+        Args:
+            weight: the matrix.
+            names: for each index of the matrix, its name in the statement.
+            operands: the signals. Growing indices that connect them with the matrix's input are summed first.
+            out: indices of the result.
+            where: name of the statement in messages.
+        """
         row, column = (names[x] for x in weight.grow)
         sides = {x: {q.over for q in operands if x in q.over} for x in (column, row)}
         transposed = not sides[column] or (sides[column] != {column} and sides[row] == {row})
@@ -355,7 +381,7 @@ class Limit:
 
         Raises:
             NotCovered: a signal has no limit that can be computed here.
-            Diverges: a signal is above ``LARGE``.
+            Diverges: a signal has an entry above ``LARGE``.
         """
         signals = {DATA: Leading(self.network.signals[DATA], "", data), **self.constants}
         for s in self.network.statements:
@@ -383,11 +409,11 @@ class Limit:
         return q
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
-        """Computes the gradients of the output at every signal and every tensor.
+        """Computes the gradients of the output with respect to every signal and every tensor.
 
         Returns:
-            The gradients at signals by name, and pairs (tensor, gradient), where the gradient of a matrix is given by
-            the factors of a rank-one matrix.
+            The gradients at signals by name, and pairs (name of a tensor, gradient). The gradient of a matrix with two
+            growing indices is the tuple of the factors of a rank-one matrix.
         """
         found = {self.network.output: [Leading("", "", np.ones(()))]}
         gradients, tensors = dict[str, Leading](), list[tuple[str, Any]]()
@@ -434,7 +460,7 @@ class Limit:
     # training -------------------------------------------------------------------------------------------------------
 
     def train(self, steps: int, targets: Values | None) -> Iterator[tuple[LimitState, ...]]:
-        """Yields the states of all samples after 0, 1, ... updates.
+        """Trains the network, and yields the signals and gradients of all samples after 0, 1, ... updates.
 
         Args:
             steps: number of updates.
@@ -501,7 +527,7 @@ def _find_inside(factors: Iterable[Leading], indices: str) -> str:
 
 
 def _build_constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
-    """Returns the values that a constant of the network has in training at finite width.
+    """Returns the value of a constant (an input that is not data), the same as in training at finite width.
 
     Args:
         network: the network.
@@ -543,7 +569,14 @@ def _apply_function(products: Contractions, s: Function, q: Leading) -> Leading:
 
 
 def _pull_back(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
-    """Returns the gradient at the argument of a function, given the gradient at its value."""
+    """Returns the gradient with respect to the argument of a function.
+
+    Args:
+        products: computes products in the limit.
+        s: the statement of the function.
+        q: the argument.
+        above: the gradient with respect to the function's value.
+    """
     if s.kind.kind == "norm":
         unit, lengths = _apply_function(products, s, q), products.lengths(q)
         along = products.inner(unit, above, q.over)

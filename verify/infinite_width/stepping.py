@@ -16,20 +16,23 @@ from .vectors import NotCovered
 
 @dataclass
 class Stepped:
-    """The sum of all steps of a torch optimizer at a tensor, given entry by entry: at points, or at pairs of points for
-    a matrix.
+    """The sum of all steps of an optimizer such as Adam, which normalises the gradient of each entry.
 
-    Law (OuterNonlin; Yang and Littwin 2023; routers paper, App. C.4): a step is a function of the gradients of one
-    entry, sums of products of a function of the row and one of the column; on a vector it acts as the expectation over
-    columns, at every row.
+    It is computed by a real torch optimizer on a finite tensor, in which every growing index has one position for each
+    of the points that represent it (see ``Points``).
+
+    Law (OuterNonlin; Yang and Littwin 2023; routers paper, App. C.4): a step of an entry is a function of the gradients
+    of this entry; each gradient of a matrix is a sum of products of a function of the row and one of the column. When
+    the matrix is applied to a vector, the sum over columns is an expectation, at every row.
 
     Attributes:
         rule: the optimizer.
         values: sum of the steps as a torch parameter, (*indices, points of every growing index).
-        optimizer: torch optimizer of the values.
+        optimizer: the torch optimizer that steps ``values``.
         change: sum of the steps with its power of n, in the same shape.
         power: power of n of one step.
-        level: power of n of epsilon, or of the gradients if there is no epsilon; None before the first gradient.
+        level: power of n of that by which the gradient is divided: of epsilon, or, if there is none, of the first
+            gradient (None before it).
     """
 
     rule: Optimizer
@@ -43,14 +46,24 @@ class Stepped:
     def of(
         cls, rule: Optimizer, zero: Leading, rate: tuple[float, Fraction], epsilon: tuple[float, Fraction] | None
     ) -> Stepped:
-        """Makes the sum of no steps for a tensor with the shape of ``zero``, given the rate and epsilon as (number,
-        power of n)."""
+        """Makes the empty sum, before the first step.
+
+        Args:
+            rule: the optimizer.
+            zero: zeros in the shape of the tensor.
+            rate: the learning rate as (number, power of n).
+            epsilon: epsilon as (number, power of n); None if the tensor has none.
+        """
         values = torch.nn.Parameter(torch.zeros(*zero.values.shape, dtype=torch.float64))
         eps, level = epsilon if rule.epsilon and epsilon else (0.0, None)
         return cls(rule, values, build_optimizer([build_group(rule, values, rate[0], eps, 0.0)]), zero, rate[1], level)
 
     def step(self, gradient: Leading, name: str) -> None:
-        """Adds one step.
+        """Adds the step for a gradient.
+
+        Args:
+            gradient: the gradient of the tensor.
+            name: name of the tensor in messages.
 
         Raises:
             NotCovered: the normalised gradient has no limit.

@@ -48,12 +48,12 @@ class Diverges(NotCovered):
 
 @dataclass(frozen=True)
 class Nonlinear:
-    """An elementwise function of growing vectors, represented as a random variable.
+    """A random variable that is a function of others; it represents an elementwise function of growing vectors.
 
     Attributes:
         function: the function.
-        arguments: coefficients over atoms of each argument.
-        rows: orthonormal basis of the Gaussians on which the arguments depend.
+        arguments: each argument, by its coefficients over the atoms of its ``Space``.
+        rows: orthonormal basis of the combinations of Gaussians on which the arguments depend, (directions, atoms).
     """
 
     function: Callable[..., Values]
@@ -63,10 +63,14 @@ class Nonlinear:
 
 @dataclass
 class Space:
-    """The random variables of one growing index.
+    """The random variables that represent the entries of vectors along one growing index.
 
-    An atom is a standard Gaussian (None) or a function of others. A variable is given by its coefficients over the
-    atoms, along the last dimension; missing coefficients are zero.
+    Every variable is a linear combination of basic ones, the atoms, and is given by its coefficients over them along
+    the last dimension of an array. Atoms are added in the course of the computation; coefficients of atoms added later
+    may be missing and are zero.
+
+    Attributes:
+        atoms: None for an independent standard Gaussian, or a function of earlier atoms.
     """
 
     atoms: list[Nonlinear | None] = field(default_factory=list)
@@ -78,20 +82,26 @@ class Space:
         return np.zeros(len(self.atoms))
 
     def gaussians(self, count: int, source: str) -> Values:
-        """Adds independent standard Gaussians and returns them, (count, atoms). The tensor from which they come is
-        ignored."""
+        """Adds independent standard Gaussians and returns their coefficients over the atoms, (count, atoms).
+
+        ``source``, the tensor to which they belong, matters only for samples and is ignored here.
+        """
         self.atoms += [None] * count
         return np.eye(len(self.atoms))[-count:]
 
     def pad(self, x: Values) -> Values:
-        """Pads coefficients with zeros to all atoms that exist now."""
+        """Pads coefficients with zeros for the atoms that were added later, (..., atoms)."""
         return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, len(self.atoms) - x.shape[-1])])
 
     def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
-        """Adds a function of combinations and returns it, (atoms,).
+        """Adds a function of variables as a new atom, and returns this variable by its coefficients, (atoms,).
+
+        Args:
+            function: the function, elementwise on arrays.
+            arguments: the variables, by their coefficients.
 
         Raises:
-            Many: it depends on too many Gaussians.
+            Many: the function depends on too many Gaussians.
         """
         taken = tuple(self.pad(x) for x in arguments)
         self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
@@ -103,7 +113,7 @@ class Space:
         return float(x @ y)
 
     def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Returns the expectations unchanged: those of this space are exact, so that a small one is not noise."""
+        """Returns the expectations ``values`` unchanged: here they are exact, so that a small one is not noise."""
         return values
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
@@ -138,7 +148,13 @@ class Space:
         return self._products[i, j]
 
     def _rows(self, variables: Sequence[Values]) -> Values:
-        """Returns an orthonormal basis of the Gaussians on which some variables depend, (at most ``MOST``, atoms)."""
+        """Returns an orthonormal basis of the combinations of Gaussians on which some variables depend.
+
+        Its shape is (directions, atoms).
+
+        Raises:
+            Many: there are more than ``MOST`` directions.
+        """
         count = len(self.atoms)
         rows = [np.zeros((0, count))]
         for x in map(self.pad, variables):
@@ -159,7 +175,13 @@ class Space:
         return basis
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
-        """Evaluates a variable at the nodes."""
+        """Evaluates a variable at the nodes of a quadrature.
+
+        Args:
+            x: coefficients of the variable over the atoms.
+            rows: orthonormal basis of the Gaussians, (directions, atoms).
+            nodes: values of these directions at every node, (directions, nodes).
+        """
         x, rows = self.pad(x), self.pad(rows)
         values: Values = ((x * [atom is None for atom in self.atoms]) @ rows.T) @ nodes
         for k in np.flatnonzero(x):
@@ -170,11 +192,11 @@ class Space:
 
 
 class Particles:
-    """The random variables of the expert index, given by their values at samples of the Gaussians on which they depend.
+    """The random variables along the expert index, each given by its values at random samples of all Gaussians.
 
-    The samples are closed under a change of sign of all Gaussians of one tensor, so that odd functions of a tensor have
-    mean zero up to rounding. Gaussians of one tensor are orthonormal over the samples. An expectation within ``NOISE``
-    standard errors of zero counts as zero.
+    For each sample there is another one in which all Gaussians of one tensor have the opposite sign, so that the mean
+    of an odd function of a tensor is zero up to rounding. Gaussians of one tensor are orthonormal over the samples. An
+    expectation within ``NOISE`` standard errors of zero counts as zero.
 
     Args:
         sources: tensors that contribute Gaussians.
@@ -195,7 +217,7 @@ class Particles:
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:
-        """Draws standard Gaussians of a tensor, (count, samples).
+        """Draws the samples of new standard Gaussians that belong to the tensor ``source``, (count, samples).
 
         Raises:
             NotCovered: there are too many of them for the number of samples.
@@ -222,11 +244,11 @@ class Particles:
         return source
 
     def pad(self, x: Values) -> Values:
-        """Returns the samples unchanged."""
+        """Returns the samples unchanged: unlike coefficients in a ``Space``, they are always complete."""
         return x
 
     def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
-        """Applies a function to variables, (samples,)."""
+        """Returns a function of variables by its values at all samples, (samples,)."""
         return np.asarray(function(*arguments))
 
     def inner(self, x: Values, y: Values) -> float:
@@ -240,7 +262,7 @@ class Particles:
         return x / x.shape[-1], y
 
     def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Replaces by zero those means that the samples cannot distinguish from zero.
+        """Replaces means over samples by zero where they are within ``NOISE`` standard errors of zero.
 
         Args:
             values: the means.
@@ -253,11 +275,11 @@ class Particles:
 
 
 class Points(Particles):
-    """The random variables of any growing index, given by their values at equally weighted points that fill space
-    evenly (Sobol).
+    """The random variables along any growing index, given by their values at points that replace random samples.
 
-    All Gaussians are orthonormal over the points, so that linear functions are exact. The error of other expectations
-    is estimated from several sets of points.
+    The points have equal weight and fill space more evenly than random ones (a Sobol sequence). All Gaussians are
+    orthonormal over them, so that expectations of products of linear functions are exact. The error of other
+    expectations is estimated from several sets of points.
     """
 
     def __init__(self, count: int, draw: int, axis: str) -> None:
@@ -279,7 +301,9 @@ class Points(Particles):
 
 @cache
 def build_quadrature(directions: int) -> tuple[Values, Values]:
-    """Returns nodes (directions, count) and weights (count,) for integrals over a standard Gaussian."""
+    """Returns nodes (directions, count) and weights (count,) for integrals over independent standard Gaussians, as many
+    as ``directions``.
+    """
     points, weights = np.polynomial.hermite_e.hermegauss(NODES[directions])
     grids = np.meshgrid(*[points] * directions, indexing="ij")
     products = np.meshgrid(*[weights / weights.sum()] * directions, indexing="ij")
@@ -289,8 +313,8 @@ def build_quadrature(directions: int) -> tuple[Values, Values]:
 
 @dataclass
 class GaussianMatrix:
-    """A Gaussian matrix with entries of variance ``std^2 / n``, represented by the vectors to which it has been
-    applied.
+    """An infinite Gaussian matrix W with entries of variance ``std^2 / n``, represented by the vectors to which it has
+    been applied so far and the results.
 
     Law (master theorem, Yang and Hu 2021, App. H): W x = std g + std^2 sum_i y_i E[dx / dh_i], g a new Gaussian of
     variance E[x^2] and h_i that of W^T y_i; by Stein's lemma, for y_i of unit norm, orthogonal to each other, E[dx /
@@ -298,9 +322,10 @@ class GaussianMatrix:
 
     Attributes:
         std: standard deviation of the entries times n^(1/2).
-        spaces: spaces of the rows and of the columns.
+        spaces: random variables along the rows and along the columns.
         name: name of the tensor.
-        known: for W and its transpose: inputs, their Gaussians and outputs.
+        known: for W, and for its transpose: one triple (input, new Gaussian g, output) for each vector to which it has
+            been applied.
     """
 
     std: float
@@ -309,7 +334,7 @@ class GaussianMatrix:
     known: tuple[list[tuple[Values, Values, Values]], ...] = field(default_factory=lambda: ([], []))
 
     def times(self, x: Values, transposed: bool) -> Values:
-        """Returns W x, or W^T x, (atoms,)."""
+        """Returns W x, or W^T x if ``transposed``, as a random variable: coefficients over atoms, or samples."""
         target, source = self.spaces if not transposed else self.spaces[::-1]
         mine, other = self.known[transposed], self.known[not transposed]
         x = source.pad(x)

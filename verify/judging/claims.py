@@ -18,8 +18,7 @@ class Claim:
 
     Attributes:
         quantity: name of the quantity, as in the report, or an inner product ``<A@s, B@t>`` of quantity A after s
-            updates
-            and B after t.
+            updates and B after t.
         step: number of updates done; None for every step at which the quantity is not exactly zero.
         exponent: claimed exponent of n; None for exactly zero.
     """
@@ -79,7 +78,11 @@ class Claim:
         return cls(quantity, step, exponent)
 
     def check_steps(self, steps: int) -> None:
-        """Raises UsageError if a step was not reached."""
+        """Checks that the steps of the claim were measured, where ``steps`` is the number of updates of the run.
+
+        Raises:
+            UsageError: one was not reached.
+        """
         inside = [step for _, step in parse_inner_product(self.quantity)]
         for step in (self.step, *inside):
             if step is not None and step > steps:
@@ -87,7 +90,15 @@ class Claim:
                 raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {all_run}")
 
     def check(self, measured: Iterable[str], steps: int) -> None:
-        """Raises UsageError if the quantity is not among the measured ones, or a step was not reached."""
+        """Checks that the claim can be judged.
+
+        Args:
+            measured: names of the measured quantities.
+            steps: number of updates of the run.
+
+        Raises:
+            UsageError: the quantity is not among the measured ones, or a step was not reached.
+        """
         self.check_steps(steps)
         names = list(measured)
         parts = [name for name, _ in parse_inner_product(self.quantity)]

@@ -44,7 +44,8 @@ class Fit:
         se: bootstrap standard error of the slope.
         low: lower end of the interval (see the module's docstring).
         high: upper end of the interval.
-        trend: slope of the larger half, extrapolated by its difference from the slope through all sizes.
+        trend: slope of the larger half of the sizes plus its difference from the slope through all sizes: where the
+            slope goes if it continues to change as much.
         reach: slope extrapolated beyond the largest size, by a parabola through the larger half, if its curvature
             exceeds two standard errors; otherwise the slope of that half.
         zero: whether every value is exactly zero.
@@ -115,7 +116,15 @@ def fit_exponent(n: Sequence[float], values: Sequence[Array], level: float = LEV
 
 
 def _extrapolate_slope(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
-    """Returns ``Fit.reach``. A parabola needs three sizes, and a drift three local slopes."""
+    """Returns the slope extrapolated beyond the largest size, ``Fit.reach``.
+
+    Args:
+        n: the sizes.
+        y: log2 of the measured value at each.
+        errors: standard errors of ``y``.
+        bent: slope of the larger half of the sizes, which is returned if there are too few sizes for a parabola or its
+            curvature is within two standard errors of zero.
+    """
     if len(n) <= MIN_SIZES:
         return bent
     at = min(len(n) // 2, len(n) - 3)
@@ -149,7 +158,9 @@ ROUNDING = {"float64": 1e-13, "float32": 3e-5, "bfloat16": 0.05}
 
 
 def zero_rounding(values: Array, scale: Array, dtype: str = "float64") -> Array:
-    """Returns ``values`` with everything below the rounding of ``scale`` set to zero."""
+    """Sets values to zero that are so small compared with ``scale``, the size of the whole of which they are a part,
+    that they may be rounding errors in the precision ``dtype``.
+    """
     return np.where(np.abs(values) <= ROUNDING[dtype] * scale, 0.0, values)
 
 
@@ -158,14 +169,15 @@ def judge_exponent(
 ) -> Verdict:
     """Compares a fit with a predicted exponent.
 
-    AGREES: the interval, up to ``DRIFT``, contains the prediction and no neighbour of it on the grid. REFUTED: the
-    interval, the trend and (with ``later``) the reach lie on one side of the prediction, farther away than half a
-    spacing and half the interval's width. INCONCLUSIVE: anything else.
+    Possible exponents are taken to lie ``spacing`` apart. AGREES: the interval, up to ``DRIFT``, contains the
+    prediction and neither of its two neighbours. REFUTED: the interval, ``Fit.trend`` and (with ``later``)
+    ``Fit.reach`` lie on one side of the prediction, farther away than half a spacing and half the interval's width.
+    INCONCLUSIVE: anything else.
 
     Args:
         measured: the fit.
         predicted: the exponent; None for exactly zero.
-        spacing: exponents lie on a grid of this spacing.
+        spacing: distance between neighbouring possible exponents.
         later: if True, a prediction is refuted only if the slope extrapolated to larger sizes refutes it, too.
     """
     if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:

@@ -21,14 +21,15 @@ SPOILT = 0.1
 
 @dataclass(frozen=True)
 class RunGate:
-    """A named check of a run.
+    """A check that a run must pass before its agreement with predictions counts.
 
     Attributes:
         name: name of the check.
         passed: whether the run passed it.
-        detail: the numbers on which this rests, as text.
-        explains: largest distance between a slope and its prediction that a failure of this gate can explain: infinite
-            if the data are not what they should be, 0 if the gate only tests whether a wrong exponent would be noticed.
+        detail: the numbers on which the result rests, as text.
+        explains: largest distance between a slope and its prediction that a failure of this check can explain: infinite
+            if the data are not what they should be, 0 if the check only tests whether a wrong exponent would be
+            noticed.
     """
 
     name: str
@@ -71,14 +72,15 @@ def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
 
 
 def check_planted_exponents(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
-    """Checks that wrong exponents would be noticed: the data that agree with a prediction refute both of its
-    neighbours.
+    """Checks that wrong exponents would be noticed: data that agree with a prediction must refute the exponents next to
+    it, above and below.
 
-    Fails: if fewer than a quarter of the neighbours are refuted (the data could not tell), or if one of them agrees.
+    Fails: if fewer than a quarter of these wrong exponents are refuted (the data could not tell), or if one of them
+    agrees.
 
     Args:
         fits: (fit, prediction) of every row that agrees.
-        spacing: distance to the neighbours.
+        spacing: distance from a prediction to the wrong exponents.
     """
     name = "planted wrong exponents refuted"
     verdicts = [judge_exponent(f, p + sign * spacing, spacing) for f, p in fits for sign in (-1, 1)]
@@ -88,9 +90,13 @@ def check_planted_exponents(fits: Sequence[tuple[Fit, Fraction]], spacing: Fract
 
 
 def check_standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
-    """Checks that the standard parameterization, at the same sizes, does not follow the predictions for another one.
+    """Checks a negative control: the same network in the standard parameterization must refute predictions that were
+    made for the parameterization under test.
 
-    Fails: if fewer than one in twenty predictions are refuted, which may happen by chance.
+    Fails: if fewer than one in twenty predictions are refuted, as may happen by chance.
+
+    Args:
+        verdicts: the verdict on each prediction from the data of the standard parameterization.
     """
     refuted = list(verdicts).count(Verdict.REFUTED)
     detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
@@ -98,10 +104,11 @@ def check_standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
 
 
 def find_rounded(m: Measurement) -> dict[tuple[str, int], float]:
-    """Returns the quantities that are dominated by rounding in the precision of the run.
+    """Returns the quantities in which rounding in the precision of the run dominates, by comparison with the same run
+    in float64.
 
     Returns:
-        (name, step) -> relative difference from the same run in float64: the median over seeds, at the worst size.
+        (name, step) -> relative difference from float64: the median over seeds, at the size where it is largest.
     """
     spoilt = {}
     reference = replace(m, values=m.exact, environment={})
@@ -114,7 +121,9 @@ def find_rounded(m: Measurement) -> dict[tuple[str, int], float]:
 
 
 def check_floor(m: Measurement) -> RunGate:
-    """Checks that rounding dominates at most half of the nonzero quantities; for runs in less than float64."""
+    """Checks that rounding dominates at most half of the nonzero quantities in a run with less precision than
+    float64.
+    """
     spoilt, present = find_rounded(m), sum(any(v.any() for v in series) for series in m.exact.values())
     share = f"{len(spoilt)} of {present} numbers differ from float64 by more than {SPOILT:.0%}"
     detail = f"{m.environment.get('dtype')}: {share}, and do not count"
@@ -146,11 +155,12 @@ def _check_gradients(m: Measurement) -> RunGate:
 
 
 def _check_flat_control(m: Measurement, spacing: Fraction) -> RunGate:
-    """Checks a negative control: the same measurement with all dimensions fixed must show no slope.
+    """Checks a negative control: replicas that all have the dimensions of the first size, fitted as if they had
+    different sizes, must show no slope.
 
-    After the first and the last update the interval must contain 0, up to ``DRIFT``. After the first, where tails are
-    light, it must contain no other exponent, since a wide interval would hide a slope. A failure explains slopes up to
-    the largest one in these intervals.
+    After the first and the last update the interval of the slope must contain 0, up to ``DRIFT``. After the first,
+    where values rarely are extreme, it must contain no other possible exponent (a multiple of ``spacing``), since a
+    wide interval would hide a slope. A failure explains slopes up to the largest one in these intervals.
     """
     name, explains = "width-independent control flat", 0.0
     slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)

@@ -23,10 +23,17 @@ with n, and if it is not (at 10 the slope of a sigmoid is 5e-5)."""
 
 
 def find_large_argument(m: Measurement, network: Network, prediction: Prediction, quantity: str, step: int) -> str:
-    """Returns a sentence on a function that affects a quantity and whose argument is too large at some size; "" if none
-    is.
+    """Returns a sentence on a function that affects a quantity and whose argument is too large, at some size, to be
+    approximated by a polynomial; "" if there is none.
 
     Quantities computed before the function depend on it only through the updates of earlier steps.
+
+    Args:
+        m: the measurement, with the sizes of arguments.
+        network: the network, with its functions.
+        prediction: exponents by quantity; an argument that is predicted to fall with n must be smaller.
+        quantity: name of the quantity.
+        step: number of updates done.
     """
     order = {s.out: k for k, s in enumerate(network.statements)}
     at = order.get(quantity.partition(".")[0], len(order))

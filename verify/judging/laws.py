@@ -45,9 +45,8 @@ class Fitted:
         high: upper end of the interval by name.
         residuals: log of the loss minus the fitted log, by run.
         misfit: a sentence on what the fit does not explain, or "".
-        broken: names of fitted numbers on which no verdict is given because the runs do not follow the law, each with
-            the
-            verdict to report.
+        broken: numbers for which some verdicts are not given, because the runs do not follow the law: name -> verdicts
+            that become INCONCLUSIVE.
     """
 
     value: Mapping[str, float]
@@ -71,12 +70,15 @@ class Fitted:
 
 @dataclass(frozen=True)
 class FittedSum:
-    """The model ``loss = E + sum of monomials`` in the columns of a table.
+    """The model ``loss = E + sum of monomials``, such as E + A N^-a + B D^-b, to be fitted to a table of runs.
+
+    Its unknowns are the constants (E, A, B) and the parameters in exponents (a, b).
 
     Attributes:
         sum: the monomials.
-        names: columns of the table that occur; every other base is a constant to fit.
-        derived: formulas of further parameters to report, by name.
+        names: columns of the table that occur in them (N, D); every other symbol that is raised to a power is a
+            constant to fit.
+        derived: formulas of further numbers to report, by name.
     """
 
     sum: Posynomial
@@ -93,12 +95,14 @@ class FittedSum:
 
     @cached_property
     def _offsets(self) -> list[float]:
-        """Log of the fixed coefficient of every term; 0 for the first term, the constant E."""
+        """Log of the numeric coefficient of every term; 0 for the first term, the constant E."""
         return [0.0, *(float(sympy.log(term.coefficient)) for term in self.sum.terms)]
 
     @cached_property
     def _powers(self) -> list[tuple[int, str, Any, Any]]:
-        """(term, base, exponent, its derivatives); the last two are functions of the parameters."""
+        """Every power in the sum as (number of its term, its base, function that gives its exponent, function that
+        gives the derivatives of the exponent); both functions take the values of the parameters.
+        """
         symbols = [parameter(p) for p in self.parameters]
         return [
             (k, q, sympy.lambdify([symbols], e), sympy.lambdify([symbols], [sympy.diff(e, x) for x in symbols]))
@@ -107,11 +111,12 @@ class FittedSum:
         ]
 
     def compute_logs(self, theta: Array, x: Columns) -> tuple[Array, Array]:
-        """Returns the log of the loss of every run, (runs,), and its Jacobian, (runs, unknowns).
+        """Returns the log of the modelled loss of every run, (runs,), and its derivatives by the unknowns, (runs,
+        unknowns).
 
         Args:
-            theta: logs of the constants, then of the parameters.
-            x: the columns.
+            theta: the unknowns: logs of the constants, then of the parameters.
+            x: the columns of the table.
         """
         count, runs = len(self.constants), len(x[LOSS])
         values = np.exp(theta[count:])
@@ -129,7 +134,9 @@ class FittedSum:
         return whole, np.einsum("kn,kpn->np", np.exp(terms - whole), slopes)
 
     def find_best(self, x: Columns, starts: Sequence[Array]) -> Array:
-        """Returns the unknowns with the smallest Huber loss reached from any starting point."""
+        """Returns the unknowns that fit best: those with the smallest Huber loss reached from any starting point
+        (``starts``).
+        """
         y = np.log(x[LOSS])
         found = [
             least_squares(
@@ -147,7 +154,9 @@ class FittedSum:
         return np.asarray(min(found, key=lambda f: f.cost).x)
 
     def iterate_starts(self, x: Columns) -> Iterator[Array]:
-        """Yields a starting point for every choice of powers, with all terms equally large at the average run."""
+        """Yields starting points of the fit: one for every combination of some values of the parameters and of E, with
+        all monomials equally large at the average run.
+        """
         smallest, middle = x[LOSS].min(), {q: float(np.log(x[q]).mean()) for q in self.names}
         for share, powers in product((0.5, 0.9), product(STARTS, repeat=len(self.parameters))):
             theta = np.zeros(len(self.constants) + len(powers))
@@ -162,7 +171,7 @@ class FittedSum:
             yield theta
 
     def name_values(self, theta: Array) -> dict[str, float]:
-        """Returns values by name: parameters, derived parameters, constants."""
+        """Returns the values of parameters, derived numbers and constants by name, given the unknowns (their logs)."""
         values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
         at = {parameter(name): value for name, value in values.items()}
         found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}
@@ -214,7 +223,9 @@ class FittedSum:
 
 
 def merge_fits(fits: Mapping[str, Fitted]) -> Fitted:
-    """Merges several fits into one; every number is prefixed by the name of its fit."""
+    """Merges several fits (such as one for each group of runs) into one, in which the name of every number is prefixed
+    by the name of its fit.
+    """
 
     def collect_part(part: str) -> dict[str, Any]:
         return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
@@ -227,7 +238,13 @@ def merge_fits(fits: Mapping[str, Fitted]) -> Fitted:
 
 
 def add_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
-    """Adds intervals to fitted numbers: percentiles of the same numbers in fits to resampled runs (``again``)."""
+    """Returns fitted numbers with confidence intervals.
+
+    Args:
+        value: the fitted numbers, by name.
+        again: the same numbers in fits to resampled runs; their percentiles are the intervals.
+        residuals: log of the loss minus the fitted log, by run.
+    """
     ends = {name: np.quantile([a[name] for a in again], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for name in value}
     low, high = ({name: float(end[k]) for name, end in ends.items()} for k in (0, 1))
     return Fitted(value, low, high, residuals)

@@ -37,7 +37,7 @@ Predicted = Signals | Mapping[str, Exponent | Row]
 
 
 def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
-    """Reads a log as a measurement.
+    """Reads sizes that somebody else logged, and returns them as a measurement.
 
     Args:
         source: a CSV file, rows, or a pandas data frame.
@@ -86,7 +86,11 @@ def read_log(source: Logged, ray: Ray | None = None) -> Measurement:
 
 
 def read_exponents(prediction: Predicted, steps: int) -> Prediction:
-    """Returns the exponents of n by quantity and step; a single exponent applies to every step.
+    """Returns predicted exponents of n by quantity, one for each of ``steps`` updates and the initial state.
+
+    Args:
+        prediction: exponents by quantity, where a single one applies to every step; or the result of ``signals``.
+        steps: number of updates.
 
     Raises:
         UsageError: an exponent is not a rational number.
@@ -97,7 +101,9 @@ def read_exponents(prediction: Predicted, steps: int) -> Prediction:
 
 
 def get_decided(answer: Signals) -> Prediction:
-    """Returns the certified exponents of n by quantity, up to the first undecided step; None for exactly zero."""
+    """Returns the certified exponents of n by quantity after 0, 1, ... updates, up to the first undecided step; None
+    stands for exactly zero.
+    """
     rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in answer.quantities.items()}
     return {q: row for q, row in rows.items() if row}
 
@@ -129,10 +135,17 @@ def _read_rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
 
 
 def _read_number(entry: Any, column: str, place: str, least: float, most: float) -> float:
-    """Returns a cell as a finite number in ASCII digits, from ``least`` to ``most``.
+    """Returns a cell of a table as a number.
+
+    Args:
+        entry: the cell.
+        column: its column, for messages.
+        place: its row, for messages.
+        least: smallest allowed number.
+        most: largest allowed number.
 
     Raises:
-        UsageError: it is not such a number; the message quotes it.
+        UsageError: it is not a finite number in ASCII digits from ``least`` to ``most``; the message quotes it.
     """
     try:
         number = (

@@ -32,7 +32,7 @@ MEMORY, GRADIENTS = "peak memory", "difference of the gradients from autograd"
 
 
 def compute_fingerprint(x: Any) -> float:
-    """Returns a hash of a tensor as a float (exact in float64), to recognise equal inputs."""
+    """Returns a hash of a tensor as a whole number that float64 stores exactly, so that equal inputs are recognised."""
     return float(int.from_bytes(hashlib.sha256(x.cpu().double().numpy().tobytes()).digest()[:6], "big"))
 
 
@@ -49,13 +49,15 @@ class Measurement:
         inputs: fingerprints of the training input at every size.
         gradients: largest relative difference between the gradients and autograd's, where it was checked.
         values: for each quantity, step and size, an array with one root mean square per seed.
-        control: series of replicas whose dimensions stay those of the first size, so that every slope must be zero.
-        standard: series under the standard parameterization, if that is a control; otherwise empty.
+        control: like ``values``, but all replicas have the dimensions of the first size, so that every slope must be
+            zero.
+        standard: like ``values``, but in the standard parameterization, if that serves as a negative control; otherwise
+            empty.
         exact: ``values`` of the first seeds in float64, if the run has lower precision; otherwise empty.
         environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
         interrupted: whether the user stopped the run; complete parts are kept.
-        missing: number of planned measurements (a size and a seed) that are not there.
-        watched: signals whose control series must have zero slope.
+        missing: number of planned cells (groups of replicas) whose results are missing.
+        watched: names of the quantities whose slope in ``control`` is checked.
         logged: whether the numbers were read from a user's log, which has no controls.
     """
 
@@ -80,8 +82,7 @@ class Measurement:
         """Returns the measured values of a quantity, one array per size, with rounding errors set to zero.
 
         A value counts as a rounding error if it is below the precision of the whole signal of which it is a part:
-        ``h3.D``
-        is a part of ``h3``.
+        ``h3.D`` is a part of ``h3``.
         """
         dtype = self.environment.get("dtype", "float64")
         clean = []

@@ -45,15 +45,18 @@ absent if no mixture has as much as ``TRACE``."""
 
 
 def bound_share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction]) -> tuple[float, float] | None:
-    """Bounds the share that the first of some powers has of the mean square at the largest size, over all mixtures that
-    fit.
+    """Bounds how large a part of a measured size one power of n can be.
 
-    Law: two linear programs in the coefficients, which are non-negative and meet every mean square (see ``GOOD``).
+    A mixture is a sum of the given powers with non-negative coefficients. Of all mixtures that fit the mean squares at
+    all sizes (see ``GOOD``), those are found in which the first power has the smallest and the largest share of the
+    mean square at the largest size.
+
+    Law: two linear programs in the coefficients.
 
     Args:
         n: the sizes.
         values: for every n, an array of root mean squares, one per seed.
-        powers: exponents of the root mean square.
+        powers: exponents of n in the root mean square; the share of the first one is bounded.
 
     Returns:
         The smallest and the largest share. None if no mixture fits, or the data are insufficient: fewer than 3 sizes or
@@ -76,8 +79,9 @@ def bound_share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fr
 
 
 def _build_columns(x: Array, powers: Sequence[Fraction]) -> Array:
-    """Returns two columns for each power, (sizes, 2 * powers): without and with the largest finite-size factor,
-    normalised to 1 at the last n."""
+    """Returns two columns for each power of n, (sizes, 2 * powers): the mean square n^(2 e), and the same with the
+    largest factor for a finite size, 1 - ``FACTOR`` n_1/n. Both are normalised to 1 at the last size.
+    """
     factor = 1 - FACTOR * x[0] / x
     plain = [(x / x[-1]) ** float(2 * e) for e in powers]
     return np.stack([column for p in plain for column in (p, p * factor / factor[-1])], axis=1)
@@ -89,16 +93,17 @@ def list_powers_below(
     rates: Iterable[Fraction],
     engine_powers: Iterable[tuple[Fraction, bool]] | None,
 ) -> tuple[Fraction, ...]:
-    """Returns the predicted exponent and the next lower ones that may occur, on the grid of this spacing.
+    """Returns the predicted exponent and the next lower ones that a quantity may contain as well, in descending order.
 
-    A power may occur if the engine finds it, if it does not exceed the engine's bound on what it dropped, or if it is
-    the predicted power times k finite-size corrections 1/dimension^(1/2) (1/dimension in the mean square).
+    Exponents lie ``spacing`` apart. A power may occur if the engine finds it, if it does not exceed the engine's bound
+    on the terms that it dropped, or if it is the predicted power times k corrections for a finite dimension,
+    1/dimension^(1/2) each (1/dimension in the mean square).
 
     Args:
         predicted: the exponent.
-        spacing: spacing of the grid of possible exponents.
-        rates: growth rates of the axes.
-        engine_powers: see ``Powers``; None if unknown, then every power of the grid may occur.
+        spacing: distance between neighbouring possible exponents.
+        rates: growth rates of the axes on the ray.
+        engine_powers: the engine's other powers (see ``Powers``); None if unknown, so that every exponent may occur.
     """
     grid = (predicted - k * spacing for k in count(1))
     if engine_powers is None:

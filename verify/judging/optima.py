@@ -50,7 +50,9 @@ def find_vertex(x: Sequence[float] | Array, losses: Array, beside: int = 1, degr
 
 
 def fit_polynomial(x: Array, losses: Array) -> np.polynomial.Polynomial:
-    """Fits a cubic to points; with fewer than five distinct rates a parabola."""
+    """Fits a cubic to losses at the places x (logs of learning rates); a parabola, if there are fewer than five
+    distinct places.
+    """
     return np.polynomial.Polynomial.fit(x, losses, 3 if len(set(x.tolist())) > 4 else 2)
 
 
@@ -59,10 +61,10 @@ class BestRates(NamedTuple):
 
     Attributes:
         value: log of the best rate, (curves,).
-        noise: sampled errors from the noise of runs, (curves, draws).
-        form: sampled errors from the unknown form of the curves, (curves, draws).
+        noise: random samples of its error due to the noise of runs, (curves, draws).
+        form: random samples of its error due to the unknown form of the curves, (curves, draws).
         wide: factor by which intervals are widened because the noise is itself estimated: quantile of Student's t
-            distribution over that of the normal distribution.
+            distribution divided by that of the normal distribution.
     """
 
     value: Array
@@ -72,13 +74,15 @@ class BestRates(NamedTuple):
 
 
 def find_best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: int) -> BestRates:
-    """Returns the vertex of the mean losses of every curve, with its errors.
+    """Returns the best rate of every curve (the vertex of a parabola through its lowest mean losses), with its errors.
 
     Noise is sampled with the spread of the runs at each rate; runs in the same column are sampled together. A rate with
-    one run has the spread of the others, or, if no rate has several runs, of the residuals of ``fit_polynomial``.
+    only one run gets the spread of the other rates, or, if no rate has several runs, that of the residuals of
+    ``fit_polynomial``.
 
     Args:
-        curves: (rates in increasing order, losses (R, runs)), NaN where a rate has fewer runs.
+        curves: for each curve, logs of the R rates in increasing order, and losses (R, runs), NaN where a rate has
+            fewer runs.
         level: confidence level, for ``wide``.
         draws: number of samples of the errors.
 

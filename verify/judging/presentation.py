@@ -49,7 +49,9 @@ def build_report_document(r: Report, heading: str = "", every: bool = False) -> 
 
 
 def _build_grid(rows: Sequence[ReportRow]) -> Grid:
-    """Returns a table with one line per row; the columns level and because appear only if some row has an entry."""
+    """Returns a table with one line for each row of a report; the columns "level" and "because" appear only if some row
+    has an entry in them.
+    """
     header = ["quantity", "step", "predicted", "level", "measured", "interval", "verdict", "because"]
     cells: list[tuple[Piece, ...]] = [
         (r.quantity, str(r.step), format_prediction(r), r.level, *format_measurement(r.fit), str(r.verdict), r.because)
@@ -65,7 +67,7 @@ def format_prediction(row: ReportRow) -> Piece:
 
 
 def format_measurement(f: Fit) -> tuple[Piece, Piece]:
-    """Returns the slope and its interval, as text."""
+    """Returns the measured slope and its confidence interval, each as text."""
     return "zero" if f.zero else format_signed(f.slope), format_interval(f.low, f.high)
 
 

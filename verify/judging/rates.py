@@ -39,16 +39,16 @@ Setting = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class FittedRates(Fitted):
-    """Powers of the best learning rate, with intervals.
+    """The best learning rate of every setting (combination of sizes), fitted by a product of powers of the sizes.
 
     Attributes:
         sizes: names of the columns of sizes, in the order of the powers.
         powers: names of the powers.
-        covariance: covariance of the powers over resampled runs, (sizes, sizes).
+        covariance: covariance matrix of the powers over fits to resampled runs, (sizes, sizes).
         settings: the sizes of every best rate, (settings, sizes).
-        best: log of every best rate, (settings,).
-        errors: standard error of every log, (settings,).
-        by_powers: fitted log of every best rate, (settings,).
+        best: log of the best rate of every setting, (settings,).
+        errors: standard errors of ``best``, (settings,).
+        by_powers: what the product of powers gives for ``best``, (settings,).
     """
 
     sizes: tuple[str, ...]
@@ -84,20 +84,22 @@ def fit_rates(
     where: str = "",
     further: Sequence[Setting] = (),
 ) -> FittedRates:
-    """Fits the best rate of every setting, ``lr at SETTING``, and its power of every size.
+    """Fits the best learning rate of every setting (combination of sizes), and the power of each size with which it
+    changes.
 
-    Runs whose loss is not finite diverged. A setting has no best rate if all its runs diverged or the best one is the
-    smallest or largest tried; ``misfit`` lists these, and whether they contradict the powers.
+    The result names the best rates ``lr at SETTING``. Runs whose loss is not finite diverged. A setting has no best
+    rate if all its runs diverged, or if the best rate is the smallest or largest tried; ``misfit`` lists these
+    settings, and whether they contradict the powers.
 
     Args:
         x: columns of sizes, lr and loss, one entry per run.
         sizes: names of the columns of sizes.
         resamples: number of resampled fits; 0 for the default.
         where: whose runs these are, for messages.
-        further: other settings, whose best rate is extrapolated.
+        further: other settings, without runs, whose best rate is extrapolated.
 
     Raises:
-        UsageError: too few settings have a best rate inside the grid, or sizes grow together.
+        UsageError: too few settings have a best rate inside their grid of rates, or sizes grow together.
     """
     found, edges, without = dict[Setting, tuple[Array, Array]](), list[Edge](), list[str]()
     for row in np.unique(np.column_stack([x[name] for name in sizes]), axis=0):
@@ -175,12 +177,17 @@ def fit_rates(
 
 
 def _check_distinguishable(settings: Array, sizes: Sequence[str], told: Sequence[str]) -> None:
-    """Checks that the settings with a best rate distinguish the powers of all sizes.
+    """Checks that the settings with a best rate determine the powers of all sizes.
 
-    They do not if one size is the same in all settings, or is a power of the other sizes.
+    They do not if one size is the same in all settings, or is a product of powers of the other sizes.
+
+    Args:
+        settings: the sizes of every setting, (settings, sizes).
+        sizes: names of the columns of sizes.
+        told: sentences on the settings without a best rate, for the message.
 
     Raises:
-        UsageError: one is; the message names it.
+        UsageError: a power is not determined; the message names its size.
     """
     behind = f" ({'; '.join(told)})" if told else ""
     logs = np.log(settings)
@@ -200,10 +207,10 @@ def _check_distinguishable(settings: Array, sizes: Sequence[str], told: Sequence
 
 
 def find_knee(at: Array, logs: Array, known: Array, sizes: Sequence[str]) -> tuple[str, str]:
-    """Finds the size whose power changes at some value.
+    """Finds the size (such as width) whose power in the best rate differs between small and large values.
 
-    At up to ``KNOTS`` values of every size, a separate power above this value is fitted. The p-value is corrected for
-    the number of attempts.
+    At up to ``KNOTS`` values of every size, separate powers below and above this value are fitted. The p-value is
+    corrected for the number of attempts.
 
     Args:
         at: logs of best rates, (settings,).
@@ -244,10 +251,11 @@ def _format_setting(sizes: Sequence[str], setting: Setting) -> str:
 def _select_near_best(
     x: Columns, sizes: Sequence[str], setting: Setting, where: str
 ) -> tuple[Array, Array] | Edge | str:
-    """Selects the runs of a setting whose rates are near the best one.
+    """Selects the runs of a setting whose learning rates are near the best one.
 
     Returns:
-        The logs of the rates and the losses of these runs; or an ``Edge``; or a sentence if all runs diverged.
+        The logs of the rates and the losses of these runs; an ``Edge`` if the best rate is the smallest or largest
+        tried; or a sentence for the report if all runs diverged.
     """
     about = f"{where} {'size ' if len(sizes) == 1 else ''}{_format_setting(sizes, setting)}".lstrip()
     mine = np.isfinite(x[LOSS])
@@ -268,13 +276,16 @@ def _select_near_best(
 
 
 def _count_free(u: Array) -> int:
-    """Returns the degrees of freedom of the noise at rates with several runs; without such rates, the number of
-    runs."""
+    """Returns how many degrees of freedom an estimate of the noise has: runs minus distinct rates (``u`` has the log of
+    each run's rate), or, if all rates are distinct, the number of runs.
+    """
     return len(u) - len(np.unique(u)) or len(u)
 
 
 def _group_by_rate(u: Array, y: Array) -> tuple[Array, Array]:
-    """Returns the rates in increasing order, and the losses of each, (rates, runs), padded with NaN."""
+    """Returns the distinct rates in increasing order, and the losses of the runs at each, (rates, runs), padded with
+    NaN. ``u`` and ``y`` have the rate and the loss of each run.
+    """
     rates, counts = np.unique(u, return_counts=True)
     losses = np.full((len(rates), counts.max()), np.nan)
     for row, rate in zip(losses, rates, strict=True):

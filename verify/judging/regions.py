@@ -18,13 +18,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The region of numbers from ``low`` to ``high``: a bound has an infinite end, an exponent has equal ends.
+    """The numbers that a claim allows, from ``low`` to ``high``: for a bound one end is infinite, for an exponent both
+    are equal.
 
     Attributes:
         low: lower end.
         high: upper end.
-        near: an interval may miss the region by this much and still agree.
-        far: distance from the region to the next number that may be true (spacing of a grid); 0 if any number may.
+        near: a measured interval may miss the region by this much and still agree.
+        far: distance from the region to the next number that may be true, such as the next multiple of 1/2; 0 if any
+            number may be.
     """
 
     low: float
@@ -33,11 +35,11 @@ class Acceptance:
     far: float = 0.0
 
     def verdict(self, low: float, high: float, *others: float) -> Verdict:
-        """Compares an interval with the region.
+        """Compares a measured confidence interval with the region.
 
-        AGREES: the interval, widened by ``near``, touches the region and no other possible number. REFUTED: the
-        interval and ``others`` lie on one side of the region, farther away than ``far`` / 2 and, if ``far`` is not 0,
-        farther than half the interval's width. INCONCLUSIVE: anything else, and NaN.
+        AGREES: the interval, widened by ``near``, touches the region, and no other number that may be true. REFUTED:
+        the interval and ``others`` lie on one side of the region, farther away than ``far`` / 2 and, if ``far`` is not
+        0, farther than half the interval's width. INCONCLUSIVE: anything else, and NaN.
 
         Args:
             low: lower end of the interval.
@@ -74,6 +76,8 @@ Named = Sequence[tuple[ClaimOutcome, Acceptance]]
 
 
 def name_outcome(named: Named, low: float, high: float) -> ClaimOutcome:
-    """Returns the first name whose region agrees with the interval, or INCONCLUSIVE."""
+    """Returns the first outcome in ``named`` whose region agrees with the interval from ``low`` to ``high``, or
+    INCONCLUSIVE if none does.
+    """
     agreeing = (name for name, region in named if region.verdict(low, high) is Verdict.AGREES)
     return next(agreeing, ClaimOutcome.INCONCLUSIVE)

@@ -37,9 +37,8 @@ SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
 
 
 def split_spent(environment: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Splits the environment of a run for its JSON record into ``environment`` and ``spent`` (time and memory).
-
-    Without time and memory, two equal runs give the same record byte by byte.
+    """Splits the environment of a run for its JSON record into ``environment`` and ``spent`` (time and memory), so that
+    two equal runs differ only in ``spent``.
     """
     kept = {key: value for key, value in environment.items() if key not in SPENT}
     return {"environment": kept, "spent": {key: environment[key] for key in SPENT if key in environment}}
@@ -72,9 +71,10 @@ class ReportRow:
 
     @property
     def apart(self) -> float:
-        """Distance of the predicted exponent from the confidence interval of the measured one.
+        """Distance of the predicted exponent from the confidence interval of the measured one; negative if the
+        prediction lies inside the interval.
 
-        Infinite if the quantity is exactly zero in the prediction but not in the measurement, or the reverse.
+        Infinite if the quantity is predicted or measured to be exactly zero.
         """
         if self.predicted is None or self.fit.zero:
             return math.inf
@@ -113,11 +113,11 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Tally:
-    """Number of rows by verdict.
+    """Number of rows of a report by verdict.
 
     Attributes:
-        exponents: of the rows that predict an exponent.
-        zeros: of the rows that are predicted to be exactly zero.
+        exponents: number of rows by verdict, of those that predict an exponent.
+        zeros: the same of those that are predicted to be exactly zero.
     """
 
     exponents: Mapping[Verdict, int]
@@ -141,7 +141,9 @@ class Tally:
         return self.exponents[Verdict.REFUTED] + self.zeros[Verdict.REFUTED]
 
     def enough(self, required: Fraction) -> bool:
-        """Whether enough rows agree: at least one row, and this share of those not predicted to be zero."""
+        """Whether enough rows agree: there is at least one row, and of the rows not predicted to be zero at least the
+        share ``required`` agrees.
+        """
         agree = self.exponents[Verdict.AGREES]
         return agree >= required * self.judged and agree + self.zeros[Verdict.AGREES] > 0
 
@@ -182,8 +184,8 @@ class Report(Rendered):
         later: fits at steps for which there is no prediction, by (quantity, step).
         means: log2 of the rms over seeds and its standard error at every n, by (quantity, step); for plots.
         required: share of the rows not predicted to be exactly zero that must agree.
-        undecided: quantities that are not judged: without a prediction or demand at some step, or logged under a name
-            without a prediction.
+        undecided: names of quantities that are not judged, because they have no prediction or demand at some step, or
+            were logged by a user under a name without a prediction.
     """
 
     rows: tuple[ReportRow, ...]
@@ -206,13 +208,13 @@ class Report(Rendered):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of judged rows by verdict."""
+        """Number of judged rows by verdict, as text."""
         verdicts = Counter(row.verdict for row in self.judged)
         return {str(v): verdicts[v] for v in Verdict}
 
     @property
     def tally(self) -> Tally:
-        """Number of judged rows by verdict."""
+        """Number of judged rows by verdict, separately for those that predict an exponent and those predicted zero."""
         return Tally.of(self.judged)
 
     @property
@@ -225,7 +227,9 @@ class Report(Rendered):
         return 0 if all(g.passed for g in self.gates) and self.tally.enough(self.required) else 3
 
     def _find_refuted(self) -> Iterator[ReportRow]:
-        """Yields the judged rows that are refuted by more than failed gates may explain."""
+        """Yields the judged rows that are refuted, and whose measured slope is farther from the prediction than failed
+        gates may explain.
+        """
         explained = max((g.explains for g in self.gates if not g.passed), default=-math.inf)
         return (r for r in self.judged if r.verdict is Verdict.REFUTED and r.apart > explained)
 
@@ -266,7 +270,9 @@ class Report(Rendered):
 
     @property
     def closing(self) -> str:
-        """The result in one line: counts, and why they do not count if so."""
+        """The result in one line: the number of rows by verdict, and, if the run is incomplete or a gate failed, why
+        they prove nothing.
+        """
         tally, failed = self.tally, sum(not g.passed for g in self.gates)
         summary, void = f"{'claims: ' if self.claims else ''}{tally}", ""
         if self.incomplete:

@@ -34,13 +34,15 @@ class Estimate(NamedTuple):
 
 
 def weighted_mean(values: Array, weights: Array) -> Array:
-    """Returns the weighted mean over seeds."""
+    """Returns the weighted mean over seeds, (..., B), of values (..., seeds) under each of B weightings (B, seeds)."""
     means: Array = values @ weights.T
     return means
 
 
 def weighted_median(values: Array, weights: Array) -> Array:
-    """Returns the lower weighted median over seeds, for values of shape (seeds,)."""
+    """Returns the weighted median over seeds, (B,), of values (seeds,) under each of B weightings (B, seeds); the lower
+    of two medians.
+    """
     order = values.argsort()
     return np.asarray(values[order[(weights[:, order].cumsum(axis=1) >= 0.5 - 1e-9).argmax(axis=1)]])
 
@@ -52,14 +54,18 @@ def estimate_by_bootstrap(
     paired: bool = False,
     centre: Centre = weighted_mean,
 ) -> Estimate:
-    """Returns a statistic of the centres of samples, with its error over seeds.
+    """Returns a statistic of the means (or medians) over seeds of some samples, with its bootstrap error.
+
+    Example: a slope, from one sample of seeds at each size.
 
     Args:
-        samples: arrays of shape (..., seeds); whatever belongs to one seed is drawn together.
-        statistic: maps the centres (..., B) of all samples to numbers (B,); numbers that are not finite are ignored.
+        samples: arrays of shape (..., seeds), one for each size, for example; all values of one seed are resampled
+            together.
+        statistic: maps the centres (..., B) of all samples, for B resamples, to numbers (B,); numbers that are not
+            finite are ignored.
         level: confidence level of the interval.
-        paired: whether the same seeds are drawn in every sample.
-        centre: centre of a sample under weights.
+        paired: whether all samples have the same seeds, which are then resampled together.
+        centre: the centre of a sample over seeds, as for ``weighted_mean``.
     """
 
     def draw_statistic(weights: Callable[[int, int], Array]) -> Array:
@@ -78,7 +84,9 @@ def estimate_by_bootstrap(
 
 @lru_cache(maxsize=16)
 def draw_weights(seeds: int, stream: int) -> Array:
-    """Returns the fraction of draws that each seed gets, (RESAMPLES, seeds). Different streams are independent."""
+    """Returns the weight of each seed in every bootstrap resample: the fraction of draws that it gets, (RESAMPLES,
+    seeds). Different numbers ``stream`` give independent resamples.
+    """
     drawn = np.random.default_rng([20240, seeds, stream]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
     return drawn / seeds
 

@@ -94,7 +94,8 @@ class RunTable:
         return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
     def varying_beside(self, sizes: Sequence[str]) -> list[str]:
-        """Returns the names of further numeric columns whose values differ among runs with the same sizes.
+        """Returns the names of numeric columns, other than sizes and loss, whose values differ among runs with the same
+        sizes.
 
         Columns with seeds or names of runs are ignored.
         """
@@ -126,7 +127,7 @@ def _describe_missing_columns(path: Path, gone: Sequence[str], columns: Sequence
 
 
 def count_diverged(groups: Iterable[Columns]) -> str:
-    """Returns the end of a line that says how many runs diverged; empty if none did."""
+    """Returns the end of a line of output that says how many runs in all groups diverged; empty if none did."""
     count = sum(int(np.isnan(x[LOSS]).sum()) for x in groups)
     return f"; {count} that diverged ignored" if count else ""
 

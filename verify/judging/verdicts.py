@@ -59,8 +59,8 @@ def judge(
             prediction is a result of ``signals``.
         network: the network, whose functions are checked for arguments too large for a verdict; by default that of
             ``signals``.
-        direct: quantities that consist of one product with one power; there a slope below the prediction is a
-            refutation, and no larger subleading power is considered.
+        direct: quantities that consist of a single product with a single power of n; a slope below their prediction
+            refutes it, and cannot be due to another term that is still larger at these sizes.
 
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
@@ -114,9 +114,10 @@ def judge(
 
 
 def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
-    """Judges a quantity whose size is undecided by its demand, and returns the row with this verdict.
+    """Completes the row of a quantity whose exponent the engine leaves undecided, and which was thus compared with
+    the exponent that its demand sets.
 
-    The demand is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
+    That is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
     """
     verdict, note = row.verdict, row.note
     if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
@@ -135,13 +136,11 @@ class _Judge:
         m: the measurement.
         prediction: exponents by quantity and step.
         spacing: exponents are multiples of this.
-        powers: powers of n in every size; None if unknown.
-        network: its functions are checked for large arguments; None for no check.
+        powers: all powers of n in every quantity (see ``mixtures.Powers``); None if unknown.
+        network: the network, whose functions are checked for large arguments; None for no check.
         spoilt: for quantities dominated by rounding, their relative difference from float64.
         direct: as for ``judge``.
-        moved: returns an upper bound on a quantity that is valid although gates move; None if the prediction does not
-            treat
-            gates as constants.
+        moved: as ``_bound_with_moving_gates`` returns it.
         fits: cache of the fits.
     """
 
@@ -156,14 +155,21 @@ class _Judge:
     fits: dict[tuple[str, int], Fit] = field(default_factory=dict)
 
     def get_prediction(self, quantity: str, step: int) -> Fraction | None:
-        """Returns the predicted exponent, or None. The engine's other powers belong to it, not to a claimed
-        exponent."""
+        """Returns the predicted exponent of a quantity after ``step`` updates; None if it is predicted to be exactly
+        zero, or if there is no prediction.
+        """
         series = self.prediction.get(quantity, ())
         cell = series[step] if step < len(series) else None
         return None if isinstance(cell, EllipsisType) else cell
 
     def judge_row(self, quantity: str, step: int, predicted: Fraction | None) -> ReportRow:
-        """Returns the verdict on one exponent, predicted or claimed."""
+        """Judges one exponent, which may be a prediction or a claim, and returns the row of the report.
+
+        Args:
+            quantity: name of the quantity.
+            step: number of updates done.
+            predicted: the exponent; None for exactly zero.
+        """
         m, key = self.m, (quantity, step)
         if key not in self.fits:
             self.fits[key] = fit_quantity(m, quantity, step)
@@ -193,8 +199,9 @@ class _Judge:
             step: number of updates done.
             predicted: the exponent.
             measured: the fit that refutes it.
-            part: bounds on the share of the predicted power (see ``mixtures.bound_share``).
-            own: whether the exponent is the engine's prediction, so that the engine's subleading powers apply.
+            part: bounds on the share that the predicted power has of the quantity (see ``mixtures.bound_share``).
+            own: whether the exponent is the prediction and not a claim, so that the engine's other powers of n in this
+                quantity apply.
         """
         if part[0] >= SEEN:
             return f"the predicted n^({predicted}) is seen, beside a larger correction that fades"
@@ -216,8 +223,9 @@ class _Judge:
         return HELD if self.moved(quantity) is None else ""
 
     def _explain_one_seed(self, quantity: str, step: int, predicted: Fraction) -> str:
-        """Returns a note if one seed dominates a mean square and the geometric mean over seeds does not refute;
-        otherwise ""."""
+        """Returns a note if one seed dominates the mean square over seeds and the geometric mean, in which it does not,
+        does not refute the prediction; otherwise "".
+        """
         square = [np.square(v) for v in self.m.get_cleaned(quantity, step)]
         alone = max(float(x.max() / x.sum()) for x in square)
         if alone < max(ALONE, MIN_SEEDS / min(map(len, square))):
@@ -227,8 +235,9 @@ class _Judge:
         return FEW.format(alone) if math.isfinite(usual.slope) and not refuted else ""
 
     def _is_far_from_powers(self, quantity: str, step: int) -> bool:
-        """Whether every local slope between neighbouring sizes differs from each known power by at least one, up to
-        drift."""
+        """Whether every slope between neighbouring sizes differs by at least one (up to ``DRIFT``) from each exponent
+        of n that the quantity is known to contain, so that no mixture of them explains it.
+        """
         known: Iterable[tuple[Fraction, bool]] = ()
         with suppress(LookupError, UsageError):
             known = tuple(self.powers(quantity, step)) if self.powers else ()
@@ -237,7 +246,7 @@ class _Judge:
         return bool(known) and all(abs(x - float(e)) >= 1 - DRIFT for x in slopes for e, _ in known)
 
     def _is_refuted(self, quantity: str, step: int) -> bool:
-        """Whether a quantity refutes its prediction, or has none."""
+        """Whether the measured values of a quantity refute its predicted exponent, or it has none."""
         predicted = self.get_prediction(quantity, step)
         return predicted is None or self.judge_row(quantity, step, predicted).verdict is Verdict.REFUTED
 
@@ -250,7 +259,9 @@ class _Judge:
         return rows
 
     def build_control_gates(self, rows: Sequence[ReportRow]) -> list[RunGate]:
-        """Returns the gates that need predictions: wrong exponents, another parameterization, lower precision."""
+        """Returns the checks of the run that need judged predictions (``rows``): wrong exponents must be refuted, and
+        so must predictions in the standard parameterization, and rounding must not dominate.
+        """
         checks = []
         agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]
         if agreeing:
@@ -266,11 +277,11 @@ class _Judge:
 
 
 def _bound_with_moving_gates(d: Derivation) -> Callable[[str], Fraction | None] | None:
-    """Returns a function quantity -> upper bound on its exponent that is valid although gates move.
+    """Returns a function quantity -> upper bound on its exponent (None if there is none) that does not rely on constant
+    gates, or None if the network has no gates that matter here.
 
-    Predictions treat gates as constants; the function is None if the network has no such gates.
-
-    A norm can cancel terms that share one gate, but not terms whose gates have moved apart.
+    Predictions treat gates as constants during training. A norm can cancel terms that share one gate, but not terms
+    whose gates have moved apart, so that such a quantity may be larger than predicted.
     """
     network = replace_gates(d.network) if d.network.norms else d.network
     return (
@@ -281,22 +292,24 @@ def _bound_with_moving_gates(d: Derivation) -> Callable[[str], Fraction | None] 
 
 
 def fit_quantity(m: Measurement, quantity: str, step: int) -> Fit:
-    """Fits the exponent of one quantity; values below the rounding of its family (``h3.D`` of ``h3``) count as zero."""
+    """Fits the exponent of n of one quantity after ``step`` updates. Values below the rounding error of the signal of
+    which it is a part (``h3`` for ``h3.D``) count as zero.
+    """
     return fit_exponent(m.sizes, m.get_cleaned(quantity, step))
 
 
 def bound_share_of(
     m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None = None
 ) -> tuple[float, float] | None:
-    """Bounds the share that the predicted power has of one quantity (see ``mixtures.bound_share``).
+    """Bounds how large a part of one measured quantity the predicted power of n can be (see ``mixtures.bound_share``).
 
     Args:
         m: the measurement.
         quantity: its name.
         step: number of updates done.
         predicted: the exponent.
-        powers: the powers that the quantity is a sum of; by default any power of the grid. Asked only if a sum of any
-            powers can contain the predicted one.
+        powers: gives the powers of n of which the quantity is a sum (see ``mixtures.Powers``); by default any possible
+            exponent may occur. It is called only if some sum of possible powers can contain the predicted one.
     """
     values, spacing, engine_powers = m.get_cleaned(quantity, step), compute_spacing(m), None
     at_most = bound_share(m.sizes, values, [predicted - k * spacing for k in range(DEEP)]) if powers else None
@@ -309,7 +322,9 @@ def bound_share_of(
 
 
 def _find_quotient_parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:
-    """Returns the names of the numerator and the denominator of a quotient, if both were measured, otherwise None."""
+    """Returns the names of the numerator and the denominator if the quantity is a quotient of two measured quantities,
+    otherwise None.
+    """
     whole = quantity.removesuffix(QUOTIENT)
     if whole == quantity or (whole, step) not in m.values:
         return None
@@ -321,6 +336,7 @@ def _find_quotient_parts(m: Measurement, quantity: str, step: int) -> tuple[str,
 
 
 def compute_spacing(m: Measurement) -> Fraction:
-    """Returns the spacing of the grid of exponents, which are half-integer combinations of the growth rates of the
-    axes."""
+    """Returns the distance between neighbouring possible exponents of n, which are half-integer combinations of the
+    growth rates of the axes on the ray of the measurement.
+    """
     return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in m.ray.axes)))

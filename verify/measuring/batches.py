@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], steps: int) -> Iterator[Tensor]:
-    """Trains all replicas and yields after every step the loss before it, (S,).
+    """Trains all replicas, and yields after every step the loss that each had before this step, (S,).
 
     Args:
         optimizer: optimizer of the parameters of all replicas.

@@ -58,7 +58,7 @@ Kind = Literal["values", "control", "standard", "exact"]
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that determines how one network is trained and measured: a run.
+    """One run: everything that determines how a network is trained at several sizes and measured.
 
     Attributes:
         derivation: network, powers, optimizer and ray.
@@ -70,8 +70,8 @@ class Setup:
         products: inner products ``<A@s, B@t>`` to record in addition.
         standard: the standard parameterization of this optimizer, which must be refuted as a control; None for no such
             control.
-        together: for small networks, the number of replicas that are trained at once (a cell); a large GPU profits from
-            more.
+        together: for small networks, the number of replicas that are trained at once as one cell; a large GPU profits
+            from more.
     """
 
     derivation: Derivation
@@ -85,14 +85,15 @@ class Setup:
     together: int = TOGETHER
 
     def name(self, cell: RunCell) -> str:
-        """Returns a name for the results of a cell, the same in every run that trains this cell. It can be used as a
-        file name."""
+        """Returns a name under which the results of a cell are stored; it is the same in every run in which this cell
+        is trained equally.
+        """
         n = self.sizes[0 if cell.kind == "control" else cell.size]
         return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.digest}"
 
     @property
     def constants(self) -> Mapping[str, Any]:
-        """Base constants of the network that is trained."""
+        """The factors in front of the powers of n with which the network is trained (see ``networks.scales``)."""
         return MOE_CONSTANTS if self.network == MOE_BLOCK else choose_constants(self.network).as_json()
 
     @property
@@ -124,7 +125,7 @@ class Setup:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
-        """Returns the dimensions (axis -> size) at the value of n with this index."""
+        """Returns the dimensions (axis -> size) at the value of n with the index ``size`` in ``sizes``."""
         return dict(self._dims[size])
 
     @cached_property
@@ -133,7 +134,7 @@ class Setup:
 
     @cached_property
     def entries(self) -> list[int]:
-        """Number of weight entries of a replica at each size."""
+        """Number of weight entries of one replica at each size."""
         return [count_elements(dims, self.network) for dims in self._dims]
 
     def dims_of(self, cell: RunCell) -> dict[str, int]:
@@ -142,7 +143,7 @@ class Setup:
 
     @property
     def standard_steps(self) -> int:
-        """Number of updates after which the standard parameterization can be refuted."""
+        """Number of updates of the replicas in the standard parameterization; one suffices to refute it."""
         return min(1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
@@ -159,7 +160,7 @@ class RunCell:
     """A group of replicas of one size and one kind that are trained together: the unit of work of a run.
 
     Attributes:
-        kind: the series of ``Measurement`` to which they belong.
+        kind: the attribute of ``Measurement`` to which their values belong, such as "values" or "control".
         size: position of its size in ``Setup.sizes``.
         first: number of its first replica, counted from 0.
         count: number of replicas.
@@ -179,7 +180,9 @@ class RunCell:
 
     @property
     def shared(self) -> list[int]:
-        """Seeds for what replica k of every size and kind has in common, such as its input."""
+        """Seeds of the random numbers that replica k has in common at every size and of every kind: its tensors without
+        a growing axis, and noise.
+        """
         return [compute_seed(SHARED, replica) for replica in self.replicas]
 
     @property
@@ -193,12 +196,14 @@ class RunCell:
 
 
 def compute_seed(stream: int, replica: int) -> int:
-    """Returns the seed of a replica; it differs for every pair of a stream and a replica."""
+    """Returns the seed of a replica. Different ``stream`` numbers give the same replica independent seeds, for example
+    one for each size.
+    """
     return 1 + replica + 1_000_003 * stream
 
 
 def list_cells(setup: Setup) -> list[RunCell]:
-    """Lists all cells of a run, small sizes first.
+    """Lists all cells (groups of replicas that are trained together) of a run, small sizes first.
 
     Increasing the number of seeds by a multiple of ``together`` adds cells and changes none.
     """
@@ -214,13 +219,17 @@ def list_cells(setup: Setup) -> list[RunCell]:
 
 
 def estimate_cost(setup: Setup, cell: RunCell) -> int:
-    """Returns the cost of a cell, which is proportional to its time: weight entries of all replicas times steps."""
+    """Returns a number that is about proportional to the time that a cell (group of replicas) takes: weight entries of
+    all replicas times steps.
+    """
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
 
 def collect_cells(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
-    """Collects from a store everything measured in a run. Sizes that lack replicas of some kind are omitted."""
+    """Collects from a store what was measured in all cells of a run. Sizes for which replicas of some kind (such as the
+    control) are not stored are omitted; ``interrupted`` says whether the user stopped the run.
+    """
     ray = setup.derivation.ray
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
     if setup.network != MOE_BLOCK:
@@ -249,13 +258,13 @@ def collect_cells(setup: Setup, store: Store, interrupted: bool = False) -> Meas
 
 
 def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
-    """Moves data about the run, which are stored like measured values, to the attributes of the measurement.
+    """Moves facts about the run, such as parameter counts and seconds, out of the measured values.
 
-    These are for example parameter counts and seconds.
+    They are stored like values of quantities. Afterwards they are attributes of the measurement, or returned.
 
     Args:
         measured: the measurement, which is changed.
-        done: cost of the cells that were trained (``estimate_cost``).
+        done: cost of the cells that were trained (``estimate_cost``), to compute the speed.
 
     Returns:
         Time, speed and peak memory, for the report.
@@ -276,13 +285,14 @@ def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
 
 
 def load_record(setup: Setup, cell: RunCell, store: Store) -> Table | None:
-    """Loads the record of a cell from a store; returns None if the cell is still to be measured."""
+    """Loads what a cell measured from a store; returns None if the cell is still to be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
 
 def choose_watched(network: Network) -> tuple[str, ...]:
-    """Returns the names of up to three signals that are products with tensors: the first, the middle and the last
-    one."""
+    """Returns the names of up to three signals that are watched in the control: the first, the middle and the last one
+    that is a product, except the output.
+    """
     signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
     spread = {round(k * (len(signals) - 1) / 2) for k in range(3)} if signals else set()
     return tuple(signals[k] for k in sorted(spread))

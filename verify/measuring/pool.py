@@ -45,8 +45,8 @@ class Work:
 
     Attributes:
         name: its name in messages.
-        call: a function at module level, called with the ``Hardware`` and the arguments.
-        arguments: the remaining arguments of ``call``.
+        call: a function at module level, called with the ``Hardware`` of the process and ``arguments``.
+        arguments: the arguments of ``call`` after the hardware.
         cost: the expected cost in any unit; expensive tasks are started first.
     """
 
@@ -58,11 +58,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Failed:
-    """A task without a result.
+    """A task that failed; a pool yields this in place of its result.
 
     Attributes:
         task: the task.
-        why: the reason of the failure.
+        why: the reason for the failure.
     """
 
     task: Work
@@ -84,10 +84,10 @@ class Here:
         return self.hardware.free
 
     def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
-        """Executes the tasks and yields each with its result, or with ``Failed``.
+        """Executes the tasks, and yields each with its result, or with a ``Failed`` if it raised an exception.
 
         Raises:
-            UsageError: a failure that another attempt would not mend, such as too little memory.
+            UsageError: a task failed for a reason that the user has to mend, such as too little memory.
         """
         for task in tasks:
             yield task, self._try_task(task)
@@ -111,7 +111,7 @@ class Cluster(Here):
     Args:
         hardware: the device of this process, of the kind that workers must offer.
         workers: number of workers to start.
-        connect: starts or finds the workers and returns a client of them.
+        connect: starts or finds the workers, and returns a Dask client that is connected to them.
         local: whether the workers run on this machine.
     """
 
@@ -204,7 +204,7 @@ class Cluster(Here):
         return fit
 
     def _result(self, future: Any, task: Work) -> Any:
-        """Returns the result of a finished future, or ``Failed``.
+        """Returns the result of a task whose Dask future is finished, or a ``Failed`` if it raised an exception.
 
         Raises:
             UsageError: as ``run_task``; also if the scheduler is gone or a worker lacks the package.
@@ -304,8 +304,10 @@ def open_pool(
 
 
 def _start_workers(hardware: Hardware, workers: int) -> Any:
-    """Starts worker processes on this machine and returns a client of them. A killed worker may take any time to
-    restart."""
+    """Starts worker processes on this machine, and returns a Dask client that is connected to them.
+
+    A worker that was killed counts as lost only after a day, so that it has time to restart.
+    """
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 

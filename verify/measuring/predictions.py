@@ -42,22 +42,27 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
 
 
 def predict_briefly(analysis: Analysis, name: str, t: int) -> Bracket:
-    """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
+    """Predicts the exponent of the quantity ``name`` after t updates, within the work limit ``EACH``; the answer is
+    undecided if that does not suffice.
+    """
     with analysis.meter.limit_work(EACH):
         answer = analysis(name, t, QUICKLY)
         return analysis(name, t) if answer.decided else Bracket(why=WORK_LIMIT_REASON)
 
 
 def has_work_budget(network: Network) -> bool:
-    """Tells whether predictions for a network have a work budget, as is the case unless it ships with the package."""
+    """Tells whether the work of predictions for a network is limited, as is the case unless it ships with the
+    package.
+    """
     return network.name not in ARCHITECTURES
 
 
 def release_gate(d: Derivation) -> Derivation:
-    """Returns the derivation in which the gate moves during training, as it does in torch, if this changes exponents.
+    """Returns a derivation in which gates change during training, as they do in torch, if this changes exponents, which
+    it does if the number of experts grows faster than the width.
 
-    Otherwise the gate is held at its mean and slope (assumption B2 of MSSP paper, J.2). It changes exponents if there
-    are more experts than neurons.
+    Otherwise the derivation is returned as it is: its gates are constants, a mean and a slope (assumption B2 of MSSP
+    paper, J.2).
     """
     if d.ray["M"] <= d.ray["N"]:
         return d

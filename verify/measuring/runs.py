@@ -61,8 +61,7 @@ def measure(
         steps: number of updates.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
         products: inner products ``<A@s, B@t>`` to record in addition: quantity A after s updates times B after t,
-            summed
-            over all indices but the expert's.
+            summed over all indices but the expert's.
         progress: called after each group of replicas that was trained.
 
     Raises:
@@ -118,7 +117,7 @@ def check_run(setup: Setup, most: int | None = None, free: int | None = None) ->
 def train_cells(
     todo: Iterable[tuple[Setup, RunCell]], pool: Here, store: Store, progress: Progress | None = None
 ) -> list[Failed]:
-    """Trains cells of runs in a pool, stores what they measured, and returns those that failed.
+    """Trains cells (groups of replicas) of runs in a pool, stores what they measured, and returns those that failed.
 
     Raises:
         UsageError: not enough memory, or an error of the pool.
@@ -143,7 +142,9 @@ def train_cells(
 
 
 def train_timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record, dict[str, Any]]:
-    """Trains a cell and returns its record, including the seconds and the memory it took, with its environment."""
+    """Trains a cell (group of replicas), and returns what it measured, including the seconds and the memory it took,
+    and a description of the hardware.
+    """
     began = time.perf_counter()
     record = train_cell(setup, cell, hardware)
     spent = (time.perf_counter() - began) / cell.count
@@ -158,12 +159,14 @@ def _find_before(network: Network, signal: str) -> set[str]:
 
 
 def find_growing(setup: Setup) -> frozenset[str]:
-    """Returns the axes that grow."""
+    """Returns the axes that grow on the ray of a run."""
     return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
 
 
 def describe_hardware(hardware: Hardware, setup: Setup) -> dict[str, Any]:
-    """Describes the environment of a measurement: hardware, dtype, optimizer and base constants."""
+    """Describes how a run is measured, for its report: hardware, dtype, optimizer, and the factors in front of the
+    powers of n.
+    """
     rule = setup.derivation.optimizer
     what = {"dtype": setup.dtype, "optimizer": format_class_name(rule), "constants": dict(setup.constants)}
     return {**hardware.describe(), **what}
@@ -181,7 +184,7 @@ def estimate_replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
 
 
 def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
-    """Trains a cell and returns its record.
+    """Trains a cell (group of replicas), and returns what it measured, by quantity and step.
 
     Replicas that do not fit into memory together are trained in parts; if memory runs out, the parts are halved.
 
@@ -210,7 +213,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
 
 
 def _train_within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
-    """Trains all replicas of a cell at once and returns their record, or None if memory runs out."""
+    """Trains all replicas of a cell at once, and returns what they measured, or None if memory runs out."""
     try:
         draw = ReplicaDraw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, find_growing(setup))
         return train_network(setup, draw, cell.checked)

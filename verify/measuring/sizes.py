@@ -61,16 +61,24 @@ def compute_dims(ray: Ray, n: int) -> dict[str, int]:
 
 
 def compute_effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
-    """Returns the n whose powers fit the rounded dimensions best, by least squares in logs. It is exact for integer
-    rates."""
+    """Returns the n that describes a size best, since dimensions n^rate are rounded to whole numbers: by least squares
+    in logs, it is the n whose powers fit them.
+
+    Args:
+        ray: the ray, which gives the rate of every axis.
+        dims: the rounded dimensions.
+        first_dims: the dimensions of the first size.
+        first: n at the first size.
+    """
     rates = {axis: float(ray[axis]) for axis in dims if axis != "K"}
     fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 
 
 def count_elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
-    """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
-    can grow, or all tensors if there is none."""
+    """Counts the weight entries of one replica approximately: of tensors with at least two indices that can grow, or of
+    all tensors if there are none.
+    """
     size = {"K": dims["M"], **complete_sizes(network, dims)}
     axes = [[network.axes[x] for x in t.indices] for t in network.tensors.values()]
     largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
@@ -80,8 +88,8 @@ def count_elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int
 def plan_sizes(
     ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS, network: Network = MOE_BLOCK
 ) -> list[int]:
-    """Checks the given sizes, or chooses ``COUNT`` sizes in geometric progression, the last with ``largest`` weight
-    entries.
+    """Returns the sizes n of a run: the given ones after a check, or ``COUNT`` sizes in geometric progression, of which
+    the last has about ``largest`` weight entries.
 
     Raises:
         UsageError: the sizes are fewer than 3, below 2, or not increasing.
@@ -112,7 +120,7 @@ def plan_sizes(
 
 
 def _compute_growth(ray: Ray, network: Network, indices: str) -> Fraction:
-    """Returns the exponent of n with which the number of entries of a tensor grows."""
+    """Returns the exponent of n with which the number of entries of a tensor with these indices grows on a ray."""
     return sum((ray[network.axes[x]] for x in indices), Fraction(0))
 
 

@@ -38,8 +38,9 @@ Table = dict[tuple[str, int], Array]
 
 
 def concatenate_tables(tables: Iterable[Table]) -> Table:
-    """Joins the replicas of several tables, one after the other. Keys that are missing from one of the tables are
-    omitted."""
+    """Joins the values of several tables (name, step) -> values of all replicas, one after the other. Keys that are
+    missing from one of the tables are omitted.
+    """
     first, *rest = tables
     common = [key for key in first if all(key in table for table in rest)]
     return {key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common}
@@ -47,8 +48,9 @@ def concatenate_tables(tables: Iterable[Table]) -> Table:
 
 @lru_cache(maxsize=256)
 def _parse_keys(names: str) -> list[tuple[str, int]]:
-    """Parses the names and steps of the rows of a cell. The cache serves the many cells of a run, which have the
-    same ones."""
+    """Parses the stored list of names ``QUANTITY@STEP`` of a cell into pairs. Results are cached, since the many cells
+    of a run have the same list.
+    """
     return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
@@ -60,7 +62,9 @@ _PLACES = {"device": ", ", "machine": "; "}
 
 
 def merge_environments(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges the environments of a measurement on several machines; the result lists all their devices and machines."""
+    """Merges the descriptions of the machines on which one run was measured; the result lists the devices and names of
+    all.
+    """
     records = [e for e in environments if e]
     together = dict(records[0]) if records else {}
     for part, between in _PLACES.items():
@@ -72,8 +76,8 @@ def merge_environments(environments: Iterable[Mapping[str, Any]]) -> dict[str, A
 class Store:
     """A store of measurements, in folders or in memory.
 
-    It holds records, one table of numbers for each cell of a run, and pieces, which are results of other tasks (losses,
-    findings) under a key.
+    It holds a table of numbers for each cell (group of replicas) of a run, and pieces, which are results of other tasks
+    (losses, findings), each under a key that contains all settings of its task.
 
     Args:
         *folders: folders to read from; new rows are written to the first. Without folders everything is kept in memory.
@@ -87,7 +91,7 @@ class Store:
         """Keys of rows that fail their checksum."""
 
     def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
-        """Loads the record of a cell; returns None if it is missing.
+        """Loads what a cell measured, by quantity and step; returns None if it is not stored.
 
         Args:
             run: name of the run.
@@ -107,7 +111,7 @@ class Store:
         self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in record], values.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Yields the run and the cell of every row in the folders."""
+        """Yields the names of the run and of the cell for every row in the folders."""
         for folder in self._folders:
             if (folder / MEASURED).exists():
                 with _open_database(folder / MEASURED) as database:
@@ -116,7 +120,9 @@ class Store:
                         yield run, cell
 
     def describe(self, run: str, environment: Mapping[str, Any]) -> None:
-        """Adds entries to the stored description of the environment in which a run was measured."""
+        """Adds a machine (its device, name and versions) to the stored description of those on which a run was
+        measured.
+        """
         before = self.environment(run)
         if (now := merge_environments([before, environment])) != before:
             self._write(f"{run}/environment", [], json.dumps(now).encode())
@@ -126,13 +132,17 @@ class Store:
         return merge_environments(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
     def piece(self, what: Mapping[str, Any]) -> Any:
-        """Returns the stored value of a task that was run with exactly these settings, or None if it is missing."""
+        """Returns the stored value of the task that was run with exactly the settings ``what``, or None if there is
+        none.
+        """
         for _, content in self._read(json.dumps(what, sort_keys=True)):
             return json.loads(content)
         return None
 
     def keep(self, what: Mapping[str, Any], value: Any) -> Any:
-        """Stores a JSON value for exactly these settings and returns it as it will be read."""
+        """Stores the JSON value of the task with exactly the settings ``what``, and returns it as ``piece`` will return
+        it.
+        """
         text = json.dumps(value)
         self._write(json.dumps(what, sort_keys=True), [], text.encode())
         return json.loads(text)
@@ -152,7 +162,9 @@ class Store:
             yield
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
-        """Returns the names and the content of all undamaged rows with a key, from memory and every folder."""
+        """Returns pairs (list of names as JSON, numbers as bytes) of all undamaged rows with a key, from memory and
+        every folder.
+        """
         rows: list[tuple[Any, Any]] = [self._memory[key]] if key in self._memory else []
         for folder in self._folders:
             if (folder / MEASURED).exists():
@@ -183,7 +195,7 @@ class Store:
 
 
 def _is_whole(key: str, names: Any, content: Any) -> bool:
-    """Tells whether a row agrees with its checksum."""
+    """Tells whether a row of the database, read under ``key``, is undamaged: it agrees with its checksum."""
     if not isinstance(names, str) or not isinstance(content, bytes):
         return False
     return content[:CHECKED] == _compute_checksum(key, names, content[CHECKED:])
@@ -191,7 +203,7 @@ def _is_whole(key: str, names: Any, content: Any) -> bool:
 
 @contextmanager
 def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens the database for one transaction.
+    """Opens the database of a store for one transaction.
 
     Raises:
         UsageError: it is not a database of this version, or there is no room.
@@ -213,7 +225,7 @@ def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
-    """Writes the plan of a folder.
+    """Writes ``plan.json``, which says what is measured in a folder.
 
     Args:
         folder: the folder.
@@ -231,7 +243,7 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Reads the plan of a folder.
+    """Reads ``plan.json``, which says what is measured in a folder.
 
     Raises:
         UsageError: it is not the folder of a run, or a newer version wrote it.

@@ -70,7 +70,8 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
 
 
 def _compute_entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
-    """Returns, for every softmax, its entropy divided by the largest possible one, and 1 minus this ratio; both (S,).
+    """Returns the entropy of every softmax of the network, divided by the largest possible one, and 1 minus this ratio,
+    by name; both (S,).
 
     Source: routers paper, Fig. 1 (normalised router entropy).
     """
@@ -88,7 +89,9 @@ def _compute_entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
 
 
 def _compute_size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
-    """Returns the size of a quantity in each replica, (S,), or None if the optimizer does not keep it separately."""
+    """Returns the rms of a quantity in each replica, (S,), or None if it cannot be measured with this optimizer, whose
+    steps mix the parts of a gradient.
+    """
     try:
         read = q.read(run, t)
     except NotMeasured:
@@ -97,7 +100,8 @@ def _compute_size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
 
 
 def _compare_gradients(run: TorchRun, t: int, checked: int) -> Array:
-    """Compares the gradients by the chain rule with autograd's in the first ``checked`` replicas.
+    """Compares the gradients that the program computes by its own formulas with those of torch's autograd, in the first
+    ``checked`` replicas.
 
     Returns:
         For each replica the largest relative difference over all signals and tensors.
@@ -118,7 +122,8 @@ def _compare_gradients(run: TorchRun, t: int, checked: int) -> Array:
 
 
 def differentiate_with_autograd(batch: Backward, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Computes the gradients of the first replicas with autograd, for comparison with those by the chain rule.
+    """Computes the gradients of the first replicas with torch's autograd, for comparison with those that the program
+    computes by its own formulas.
 
     Returns:
         The gradients at signals, and the gradients of the loss with respect to tensors, both by name.

@@ -28,26 +28,30 @@ Key = tuple[tuple[str, Mode], ...]
 
 @cache_on_network
 def find_tensors_above(network: Network, signal: str) -> frozenset[str]:
-    """Returns the tensors that the gradient at a signal may pass through."""
+    """Returns the tensors that the gradient at a signal may pass through: those between this signal and the loss."""
     return frozenset[str]().union(
         *(find_tensors_above(network, s.out) | find_own_tensors(network, s, k) for s, k in network.consumers(signal))
     )
 
 
 def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
-    """Returns the tensors of a statement that the gradient at its k-th input passes through."""
+    """Returns the tensors of a statement by which its output depends on its k-th input, so that the gradient at this
+    input passes through them.
+    """
     terms = expand_product(network, s, without=k) if isinstance(s, Product) else ()
     return frozenset(x.name for term in terms for x in term.tensors)
 
 
 def restrict_key(key: Key, roles: frozenset[str]) -> Key:
-    """Returns the entries of a key (see ``Key``) that are about the given tensors."""
+    """Returns the entries of a key that are about the given tensors. A key says, for some tensors, which part of them
+    (initial value or update) a gradient passed through.
+    """
     return tuple((role, mode) for role, mode in key if role in roles)
 
 
 @dataclass
 class Backward:
-    """Gradients at every signal and of every tensor; results are cached.
+    """Gradients with respect to every signal and every tensor at one step of training; results are cached.
 
     Attributes:
         moment: the network with its weights at this step.
@@ -63,12 +67,13 @@ class Backward:
         self.model, self.network = self.moment.model, self.moment.network
 
     def gradient(self, signal: str, modes: Mapping[str, Mode], via: str = "") -> Tensor:
-        """Returns the derivative of the output with respect to a signal.
+        """Returns the derivative of the loss with respect to a signal, or a part of it.
 
         Args:
             signal: its name.
-            modes: which part (initial value or update) to use of the tensors above it.
-            via: if given, only the paths through this signal.
+            modes: for tensors between the signal and the loss, whether to use their initial value ("init") or their
+                update W_t - W_0 ("update") instead of W_t.
+            via: if given, only the paths from ``signal`` to the loss that pass through this signal next are counted.
         """
         key = tuple(sorted(modes.items()))
         if not via:
@@ -77,8 +82,8 @@ class Backward:
 
     @cache_result
     def at(self, signal: str, key: Key = ()) -> Tensor:
-        """Returns the gradient at a signal; only the part that passes through the initial values or updates in
-        ``key``, if that is not empty.
+        """Returns the gradient at a signal. The tensors named in ``key`` act with their initial value or their update
+        only, as it says, and all others with W_t.
         """
         if mask := find_selection_inputs(self.network).get(signal):
             chosen, indices = self.moment.signals()[mask.out], self.network.signals[mask.out]
@@ -90,8 +95,8 @@ class Backward:
         return add_tensors([self._through(s, k, key) for s, k in uses])
 
     def _through(self, s: Statement, k: int, key: Key) -> Tensor:
-        """Returns the part of a signal's gradient that comes through one statement, whose k-th input the signal is,
-        and through the initial values or updates in ``key``.
+        """Returns the part of a signal's gradient that comes through one statement, which reads the signal as its k-th
+        input. ``key`` is as for ``at``.
         """
         return self._compute_through(
             s,
@@ -102,8 +107,8 @@ class Backward:
 
     @cache_result
     def _compute_through(self, s: Statement, k: int, part: Key, upper: Key) -> Tensor:
-        """Computes ``_through``. The key is divided: ``part`` is about tensors of the statement, ``upper`` about
-        tensors above it.
+        """Computes ``_through`` for a key in two parts, so that results can be reused: ``part`` is about tensors of the
+        statement, ``upper`` about tensors between the statement and the loss.
         """
         x, out, model = s.inputs[k], self.network.signals[s.out], self.model
         gradient = self.at(s.out, upper)
@@ -136,8 +141,8 @@ class Backward:
         return add_tensors([self.of_use(s, self.at(s.out)) for s in self.network.uses(role)])
 
     def of_use(self, s: Product, above: Tensor) -> Tensor:
-        """Returns what one product contributes to the gradient of its tensor. ``above`` is the gradient at the output
-        of the product.
+        """Returns what one product contributes to the gradient of the tensor that it multiplies, which other products
+        may use as well. ``above`` is the gradient at the output of the product.
         """
         assert s.tensor
         own = self.network.tensors[s.tensor.name]

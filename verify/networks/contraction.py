@@ -24,7 +24,7 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
 
     Args:
         operands: the tensors.
-        out: its indices, one character each.
+        out: indices of the result, one character each.
         sizes: size of each index of ``out`` that no operand has (the result is repeated along it); by default 1.
     """
     todo, have = list(operands), "".join(x for x, _ in operands)
@@ -43,7 +43,14 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
 
 @cache
 def _find_order(indices: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
-    """Returns, for each step, the positions of the operands to multiply among those that are left."""
+    """Returns the order in which operands are multiplied: for each step, the positions of those to multiply among the
+    operands and results that are left, as ``numpy.einsum_path`` does.
+
+    Args:
+        indices: the indices of each operand.
+        shapes: the shape of each operand.
+        out: indices of the result.
+    """
     tensors = [np.broadcast_to(0.0, shape) for shape in shapes]
     how = "optimal" if len(indices) < 6 else "greedy"
     return list(np.einsum_path(_format_einsum(indices, out, ""), *tensors, optimize=how)[0][1:])

@@ -54,14 +54,14 @@ def cache_result(compute: Callable[..., T]) -> Callable[..., T]:
 
 @dataclass
 class Moment:
-    """A network after some updates; results are cached.
+    """A network at one step of training, with its signals and their parts; results are cached.
 
     Attributes:
         model: the network.
         now: the weights W_t, by tensor.
-        start: the initial weights W_0, by tensor.
+        start: the initial weights W_0, by tensor, shrunk by the weight decay since then.
         noise: noise signals of this step.
-        first: the state before the first update; None if this is it.
+        first: the network before the first update; None if this object is it.
         known: the cache.
     """
 
@@ -77,16 +77,16 @@ class Moment:
 
     @cache_result
     def signals(self) -> Signals:
-        """Returns every signal, (S, *indices)."""
+        """Returns the value of every signal by name, (S, *indices)."""
         return self.model.signals(self.now, self.noise)
 
     def alone(self, changing: str, outside: Collection[str]) -> Moment:
-        """Returns the state in which only one thing has changed since the start: one tensor, or one signal in
-        ``outside``.
+        """Returns the network as if, since the start, only one tensor or one signal had changed.
 
         Args:
             changing: name of the tensor or signal.
-            outside: signals that count as inputs here and may have changed.
+            outside: signals that are taken as inputs and not computed: the one named ``changing`` has its present
+                value, the others their initial values.
         """
         now = {role: self.now[role] if role == changing else w for role, w in self.start.items()}
         initial = self.initial()
@@ -96,7 +96,9 @@ class Moment:
 
     @cache_result
     def initial(self) -> Signals:
-        """Returns the values of all signals before the first update."""
+        """Returns the values of all signals before the first update, by name; with weight decay, those that the decayed
+        initial weights give.
+        """
         if self.first is None or self.start is self.first.now:
             return (self.first or self).signals()
         return self.model.signals(self.start, self.first.noise)
@@ -107,11 +109,11 @@ class Moment:
         return self.signals()[name] - self.initial()[name]
 
     def of_token(self, model: TorchNetwork, first: Moment | None) -> Moment:
-        """Returns the state that one token sees, that is, with its own experts.
+        """Returns the network as one token sees it: only with the K experts that the token is routed to.
 
         Args:
-            model: the network of one token.
-            first: the token's state before the first update.
+            model: the equations of the network for one token.
+            first: the result of this method before the first update; None if this object is at that step.
         """
         indices = {role: tensor.indices for role, tensor in self.network.tensors.items()}
         now, start = (
@@ -124,27 +126,32 @@ class Moment:
 
     @cache_result
     def without_decay(self) -> Moment:
-        """Returns the state with changes measured relative to initial weights to which no weight decay is applied."""
+        """Returns the network with W_0 as it was initialised, not shrunk by weight decay, so that changes are measured
+        from it.
+        """
         return replace(self, start=self.first.now, known=self.get_lasting()) if self.first else self
 
     def get_lasting(self) -> dict[tuple[Any, ...], Any]:
-        """Returns the cached signals. They stay valid in a copy with other initial weights."""
+        """Returns the cache reduced to the present signals, which do not depend on the initial weights and so stay
+        valid in a copy with others.
+        """
         return {("signals",): self.signals()}
 
     def argument(self, function: Function) -> tuple[Tensor, int]:
-        """Returns the argument of a function, with indices ordered as in its output, and the dimension it acts
-        along."""
+        """Returns the argument of a function, with indices in the order of the function's output, and the dimension
+        along which the function acts, such as that of a softmax.
+        """
         (x,), indices = function.inputs, self.network.signals[function.out]
         return self.model.permute_axes(self.signals()[x.name], x.indices, indices), 1 + indices.index(function.over)
 
     def part(self, s: Product, modes: Sequence[Mode], *which: str) -> Tensor:
-        """Returns a part of a product, summed over ``modes`` and ``which``.
+        """Returns the sum of some parts of a product of a tensor and signals, such as W_0 dx or dW x_0.
 
         Args:
             s: the product.
-            modes: initial tensors ("init") or their updates ("update").
-            which: the other factors: "initial" signals, their "change", or "regated" (present signals times the change
-                of gates).
+            modes: the parts of the tensor: its initial value ("init"), its update ("update") or both.
+            which: the parts of the other factors: "initial" signals, their "change", or "regated" (present signals
+                times the change of gates).
         """
         terms = expand_product(self.network, s)
         found = [x for term in terms for mode in modes for name in which for x in self._part(s.out, term, mode, name)]
@@ -152,16 +159,18 @@ class Moment:
 
     @cache_result
     def _part(self, out: str, term: Term, mode: Mode, which: str) -> list[Tensor]:
-        """Returns the summands of one part of a term (see ``part`` for ``mode`` and ``which``); an empty list if it is
-        exactly zero.
+        """Returns one part of a term as a list of summands, which is empty if the part is exactly zero.
+
+        ``mode`` is the part of the tensors and ``which`` that of the other factors, as for ``part``.
         """
         return [x for column in self._columns(term, which) for x in self._product(out, term, mode, column)]
 
     def _columns(self, term: Term, which: str) -> Iterator[list[Labelled]]:
-        """Yields the operands, besides tensors, of every summand of one part of a term (see ``part`` for ``which``).
+        """Yields, for every summand of one part of a term, its factors other than tensors. ``which`` is as for
+        ``part``.
 
-        Law: a product of changes is a sum over its factors: each factor in turn is changed, those before it have their
-        present value, and those after it their initial value.
+        Law: the change of a product is a sum over its factors. In each summand one factor is replaced by its change,
+        those before it have their present value, and those after it their initial value.
         """
         old, new = self.initial().__getitem__, self.signals().__getitem__
         others, gates = (*term.weights, *term.signals), len(term.weights)
@@ -174,15 +183,18 @@ class Moment:
         yield from ([(x.indices, value(x.name)) for x, value in zip(others, c, strict=True)] for c in columns)
 
     def apply_term(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
-        """Returns a part of a product in which its only signal is replaced by ``x``, with gates at their initial
-        values."""
+        """Returns a product of a tensor and one signal, with ``x`` in place of the signal and with gates at their
+        initial values. ``mode`` says whether the tensor is W_0 or W_t - W_0.
+        """
         (term,) = expand_product(self.network, s)
         operands = [(term.signals[0].indices, x), *((g.indices, self.initial()[g.name]) for g in term.weights)]
         found = self._product(s.out, term, mode, operands)
         return found[0] if found else torch.zeros_like(self.signals()[s.out])
 
     def _product(self, out: str, term: Term, mode: Mode, operands: Sequence[Labelled]) -> list[Tensor]:
-        """Returns the product of operands with W_0, or with W_t - W_0, in a list; empty if it is exactly zero."""
+        """Returns the product of operands with the tensors of a term, for ``mode`` "init" with W_0, for "update" with
+        W_t - W_0, in a list, which is empty if the product is exactly zero.
+        """
         indices = self.network.signals[out]
         if mode == "init":
             return [multiply_term(self.model, self.start, term, operands, indices)]
@@ -193,7 +205,16 @@ class Moment:
 
 
 def multiply_term(model: TorchNetwork, weights: Weights, term: Term, operands: Sequence[Labelled], out: str) -> Tensor:
-    """Returns the product of a term's tensors, its multipliers and further operands, summed to the indices ``out``."""
+    """Returns the product of the tensors and multipliers of a term (one way to write a product in terms of tensors and
+    signals) with further operands, summed over the indices that are not in ``out``.
+
+    Args:
+        model: the network.
+        weights: values of the tensors.
+        term: the term.
+        operands: the further factors, with their indices.
+        out: indices of the result.
+    """
     scale, todo = model.multiplier(term.multipliers), list(operands) or [("", model.x.new_ones(1))]
     if scale != 1:
         k = min(range(len(todo)), key=lambda k: todo[k][1].numel())

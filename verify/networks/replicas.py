@@ -26,7 +26,7 @@ class ReplicaDraw:
         shared: seeds of all other tensors, one per replica; the same at every size, so that limits are conditional on
             them.
         device: the device of the tensors.
-        growing: the axes that grow; None for every axis that may.
+        growing: the axes that grow; None if all axes without a fixed size do.
     """
 
     dims: Mapping[str, int]
@@ -39,15 +39,16 @@ class ReplicaDraw:
         return len(self.seeds)
 
     def grows(self, axis: str) -> bool:
-        """Whether an axis grows."""
+        """Whether an axis grows with n in this comparison of sizes."""
         return axis not in FIXED if self.growing is None else axis in self.growing
 
 
 def sample_input(network: Network, sizes: Mapping[str, int], draw: ReplicaDraw, name: str = DATA) -> Tensor:
-    """Returns the training input, or a constant, independent of size and seed, with unit norm along the input
-    dimension.
+    """Returns the training input, or another input of the network (a constant), as random numbers that do not depend on
+    the seeds of the replicas.
 
-    A constant that is a number, or has a growing axis (such as the load of every expert), is positive.
+    They have unit norm along the data dimension. A constant that is a number, or has a growing axis (such as the load
+    of every expert), is positive.
 
     Raises:
         UsageError: the input has a growing axis, so it cannot be the same at every size.

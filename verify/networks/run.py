@@ -26,7 +26,9 @@ from .torch_network import TorchNetwork
 
 
 class NotMeasured(Exception):
-    """A part cannot be measured with this optimizer, or its step was not kept."""
+    """Raised if a part of a signal cannot be measured with this optimizer, or if the weights of its step were not
+    kept.
+    """
 
 
 def is_linear(trained: OptimizerSpec) -> bool:
@@ -36,7 +38,12 @@ def is_linear(trained: OptimizerSpec) -> bool:
 
 @dataclass(frozen=True)
 class SignalEntries:
-    """The values of a signal: ``entries``, (S, *indices), with the names of its indices."""
+    """The values of a signal in every replica.
+
+    Attributes:
+        `indices`: the names of its indices, one character each.
+        entries: its entries, (S, *indices).
+    """
 
     indices: str
     entries: Tensor
@@ -57,7 +64,7 @@ class Trainer:
     Args:
         model: the network.
         rule: the optimizer, or several by tensor.
-        keep: whether earlier steps stay readable, which takes a copy of the weights for each.
+        keep: whether signals at earlier steps can still be read, which takes a copy of the weights for each step.
 
     Attributes:
         states: the network after 0, 1, 2, ... updates; None for a step that was not kept.
@@ -76,8 +83,8 @@ class Trainer:
 
     @torch.no_grad()
     def _read(self, now: dict[str, Tensor]) -> Moments:
-        """Adds the network at the weights ``now`` to ``states`` and returns it. The gradients of the loss are stored
-        in the parameters, where the optimizer reads them.
+        """Adds the network with the weights ``now`` to ``states`` and returns it, and sets the gradients of all
+        parameters for the next step of the optimizer.
         """
         seen, first = self.first
         moment = Moment(self.model, now, self.start, self.model.noise(), first)
@@ -114,8 +121,12 @@ class Trainer:
 
     @torch.no_grad()
     def follow(self, signal: str, via: str) -> None:
-        """Trains a copy of a weight by the gradients through the signal ``via`` only, if the optimizer is linear.
-        Call this before the first step."""
+        """Starts to train a copy of the tensor that makes ``signal``, which gets only the part of each gradient that
+        passed through the signal ``via``.
+
+        ``TorchRun.change_via`` reads the copy. Call this before the first step. Nothing is done if the optimizer is not
+        linear in the gradients.
+        """
         tensor = find_product(self.model.network, signal).tensor
         for group in self.stepper.param_groups if is_linear(self.rule) else ():
             if tensor and group["symbol"] == tensor.name:
@@ -128,7 +139,7 @@ def get_state(states: Sequence[Moments | None], t: int) -> Moments:
     """Returns the network after t updates.
 
     Raises:
-        NotMeasured: the step was not kept.
+        NotMeasured: the weights of this step were not kept.
     """
     if (found := states[t]) is None:
         raise NotMeasured(f"the state after update {t} was not kept; create the run with keep=True")
@@ -136,12 +147,13 @@ def get_state(states: Sequence[Moments | None], t: int) -> Moments:
 
 
 class TorchRun:
-    """A training run of a network whose signals can be read, whole or in parts. ``t`` is the number of updates done.
+    """A training run of a network whose signals can be read, whole or in parts. In its methods ``t`` is a number of
+    updates.
 
     Args:
         model: the network.
         rule: the optimizer, or several by tensor.
-        keep: whether earlier steps stay readable.
+        keep: whether signals at earlier steps can still be read.
     """
 
     def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
@@ -163,14 +175,15 @@ class TorchRun:
         return self._signal(signal, self._moment(t).change(signal))
 
     def part(self, statement: Product, mode: Mode, which: str, t: int, x: SignalEntries | None = None) -> SignalEntries:
-        """Returns a part of a product, with gates at their initial values (see ``Moment.part``).
+        """Returns a part of a product of a tensor and signals after t updates, such as W_0 dx or dW x_0, with gates at
+        their initial values.
 
         Args:
             statement: the product.
-            mode: initial tensors ("init") or their updates ("update").
-            which: "initial" signals, their "change", or "value", the sum of both.
+            mode: the part of the tensor: its initial value ("init") or its update ("update").
+            which: the part of the signals: "initial", their "change", or "value", the sum of both.
             t: number of updates done.
-            x: replaces the product's only signal.
+            x: if given, it takes the place of the product's only signal.
         """
         state, own = self._moment(t), find_product(self.network, statement.out)
         names = ("initial", "change") if which == "value" else (which,)
@@ -185,10 +198,12 @@ class TorchRun:
         return self._signal(own.out, self._moment(t).part(own, ["init", "update"], "regated"))
 
     def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
-        """Returns the part of a first-layer signal's change whose gradients passed through the signal ``via``.
+        """Returns the part of a signal's change after t updates that is due to gradients which passed through the
+        signal ``via``. The signal must be computed from the data directly.
 
         Raises:
-            NotMeasured: the optimizer is not linear in the gradients, or the path was not followed.
+            NotMeasured: the optimizer is not linear in the gradients, or ``Trainer.follow`` was not called for these
+                signals.
         """
         s, state = find_product(self.network, signal), get_state(self.states, t)[0]
         if ("path", signal, via) not in state.known:
@@ -207,12 +222,16 @@ class TorchRun:
         return self._signal(function.out, x - x.mean(along, keepdim=True))
 
     def relative(self, signal: SignalEntries, source: str, t: int) -> SignalEntries:
-        """Returns a signal divided, in each replica, by the rms of another one; exact zeros stay zero."""
+        """Returns ``signal`` divided, in each replica, by the rms of the signal ``source`` after t updates; exact zeros
+        stay zero.
+        """
         x, size = signal.entries, self.value(source, t).rms()
         return SignalEntries(signal.indices, x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x)))
 
     def divide_by_norm(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
-        """Divides a part of the argument of a norm by the size of the whole argument, as the norm does."""
+        """Divides ``signal``, a part of the argument of a norm such as RMSNorm, by the rms of the whole argument, as
+        the norm does.
+        """
         x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
         part = self.model.permute_axes(signal.entries, function.inputs[0].indices, self.network.signals[function.out])
@@ -235,17 +254,25 @@ class TorchRun:
 
     @torch.no_grad()
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> SignalEntries:
-        """Returns the derivative of the output with respect to a signal (see ``Backward.gradient``)."""
+        """Returns the derivative of the loss with respect to a signal, or a part of it, after t updates (see
+        ``Backward.gradient``).
+        """
         return self._signal(signal, get_state(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
     def vary_only(self, changing: str, outside: Collection[str]) -> TorchRun:
-        """Returns a view of the run in which only one thing has changed: one tensor, or one of the signals in
-        ``outside``."""
+        """Returns a copy of the run in which, at each step, only one tensor or one signal has changed since the start.
+
+        Args:
+            changing: name of the tensor or signal.
+            outside: signals that are taken as inputs and not computed; all but ``changing`` have their initial values.
+        """
         return build_view(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
     def for_loss(self, loss: str) -> TorchRun:
-        """Returns a view of the run whose gradients are those of one loss only: the output, or an extra loss."""
+        """Returns a copy of the run in which gradients are those of one loss only, the output or an extra loss; the
+        weights are the same.
+        """
 
         def own(x: Backward) -> Backward:
             return replace(x, loss=loss, known={})
@@ -253,12 +280,15 @@ class TorchRun:
         return build_view(self, own, own)
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> SignalEntries:
-        """Raises NotMeasured, because the gradients of the two losses are measured one by one."""
+        """Raises NotMeasured: the engine predicts the ratio of the gradient of an extra loss to that of the output, but
+        here the two gradients are measured separately.
+        """
         raise NotMeasured(f"the ratio is not measured; measure the gradients of {loss} and of the output instead")
 
     def relative_to_undecayed(self) -> TorchRun:
-        """Returns a view of the run with changes measured relative to initial weights to which no weight decay is
-        applied."""
+        """Returns a copy of the run in which changes are measured from the initial weights as they were, not shrunk by
+        weight decay.
+        """
         return build_view(self, ignore_decay, ignore_decay)
 
     @torch.no_grad()
@@ -279,17 +309,19 @@ class TorchRun:
 
 
 def ignore_decay(x: Backward) -> Backward:
-    """Returns the same gradients, with changes relative to initial values that do not decay."""
+    """Returns the same network and gradients, with changes of weights measured from the initial values as they were,
+    not shrunk by weight decay.
+    """
     return replace(x, moment=x.moment.without_decay(), known={})
 
 
 def build_view(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
-    """Returns a view of a training run in which the states are converted.
+    """Returns a copy of a training run in which the network at each step is replaced by a modified one.
 
     Args:
         run: the run.
-        token: converts the state of one token at each step.
-        batch: converts the state of all tokens at each step.
+        token: modifies the network as one token sees it (with its K experts).
+        batch: modifies the network as all tokens see it (with all M experts).
     """
     view = copy(run)
     view.states = [both and (token(both[0]), batch(both[1])) for both in run.states]

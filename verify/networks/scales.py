@@ -61,14 +61,15 @@ def complete_sizes(network: Network, dims: Dims) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Constants:
-    """Base constants of a network: the factors in front of the powers of n.
+    """The factors in front of the powers of n, with which a network is initialised and trained.
 
     Attributes:
-        init: init std by tensor.
-        lr: learning rate by tensor.
-        eps: Adam's epsilon.
-        other: init std and learning rate of tensors that are not listed.
-        raw: learning rate of all tensors for optimizers that do not normalise; None if these use ``lr``, too.
+        init: factor of the init std, by tensor.
+        lr: factor of the learning rate, by tensor.
+        eps: factor of Adam's epsilon.
+        other: factors of init std and learning rate of tensors that are not listed.
+        raw: factor of the learning rate of all tensors for optimizers that do not normalise gradients, such as SGD;
+            None if these use ``lr``, too.
     """
 
     init: Mapping[str, float] = field(default_factory=dict)
@@ -103,7 +104,9 @@ small sizes heavy-tailed."""
 
 
 def choose_constants(network: Network) -> Constants:
-    """Returns the base constants of a network, chosen by its axes and tensors."""
+    """Returns the factors with which a network is trained: one of four fixed sets, chosen by whether it has a depth, a
+    router and experts.
+    """
     if "L" in network.axes.values():
         return _DEEP
     roles = set(network.tensors)

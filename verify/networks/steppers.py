@@ -52,12 +52,12 @@ class SignSGD(Lion):
 
 @dataclass(frozen=True)
 class Fold:
-    """How a parameter of several dimensions is read as a stack of matrices.
+    """How a parameter of several dimensions is read as a stack of matrices, for optimizers of matrices such as Muon.
 
     Attributes:
         copies: dimensions that count the matrices.
-        rows: dimensions that form the rows.
-        columns: dimensions that form the columns.
+        rows: dimensions that together form the rows.
+        columns: dimensions that together form the columns.
     """
 
     copies: tuple[int, ...]
@@ -66,7 +66,7 @@ class Fold:
 
     @classmethod
     def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
-        """Returns the fold of a network's tensor.
+        """Returns how the parameter of a network's tensor is read as a stack of matrices.
 
         Args:
             network: the network.
@@ -81,8 +81,11 @@ class Fold:
 
     @classmethod
     def last(cls, parameter: Tensor) -> Fold:
-        """Returns the fold that takes the last two dimensions as rows and columns and all others as a stack of
-        matrices.
+        """Returns the division in which the last two dimensions of a parameter are rows and columns, and all others
+        count the matrices.
+
+        Raises:
+            UsageError: the parameter is a vector.
         """
         if (dims := parameter.dim()) < 2:
             raise UsageError(
@@ -107,8 +110,10 @@ class Fold:
 
 
 class Stacks(torch.optim.Optimizer):
-    """Base class of optimizers that step every matrix of a stack separately. Every group has one parameter and the
-    key ``fold``."""
+    """Base class of optimizers that step every matrix of a parameter separately.
+
+    Every parameter group has one parameter, and under the key ``fold`` how it is read as a stack of matrices.
+    """
 
     def __init__(self, params: Any, shape: str = "none", **options: Any) -> None:
         super().__init__(params, {"lr": 1.0, "weight_decay": 0.0})
@@ -132,7 +137,9 @@ class Stacks(torch.optim.Optimizer):
 
 
 class Muon(Stacks):
-    """Applies ``torch.optim.Muon`` to every matrix of a stack, with any factor for its shape."""
+    """Applies ``torch.optim.Muon`` to every matrix of a stack, and multiplies the learning rate by one of the factors
+    ``SHAPES`` of the matrix's shape.
+    """
 
     def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         if not state:
@@ -165,7 +172,8 @@ class NorMuon(Muon):
 class Constrained(torch.optim.Optimizer):
     """Wraps another optimizer, and restores a norm of the weights after each of its steps (see ``CONSTRAINTS``).
 
-    A group has the keys ``fold`` and ``bound``, which is false where the constraint does not act.
+    Each parameter group has the keys ``fold`` (how the parameter is read as matrices) and ``bound``, which is false if
+    the constraint does not apply to it.
 
     Law: w <- w r / norm(w), where r are the initial norms of matrices, rows or columns; for the spectral norm only if
     it exceeds r. Weights that start at zero stay zero.
@@ -202,7 +210,7 @@ class Constrained(torch.optim.Optimizer):
 
 
 class Hyperball(Stacks):
-    """Steps on the sphere with the initial Frobenius norm R of every matrix.
+    """Steps of which each keeps every matrix on a sphere: its Frobenius norm stays the initial one, R.
 
     Law: w <- R n(w - lr R n(u)) with n(x) = x / |x| and u the step of another optimizer; w = 0 stays 0.
     Source: Wen et al. (2025), Hyperball.
@@ -227,7 +235,7 @@ class Hyperball(Stacks):
 
 
 class AdamH(Hyperball):
-    """Hyperball with Adam's step and a negligible epsilon."""
+    """Hyperball (see there) with the step of Adam with a negligible epsilon."""
 
     betas = 0.9, 0.999
 
@@ -241,11 +249,13 @@ class AdamH(Hyperball):
 
 
 class MuonH(Hyperball, Muon):
-    """Hyperball with Muon's step."""
+    """Hyperball (see there) with the step of Muon."""
 
 
 def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:
-    """Returns the factor by which the last step shrank a weight, due to weight decay or to the return to a sphere."""
+    """Returns the factor by which the last step of an optimizer shrank a weight, by weight decay or by rescaling it to
+    keep its norm. ``group`` is the parameter group of the weight.
+    """
     decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
     factor: Tensor | float = group.get("kept", decay)
     return factor
@@ -261,7 +271,7 @@ def _compute_norm(matrices: Tensor) -> Tensor:
 
 
 class Shampoo(Stacks):
-    """Preconditions the gradient on both sides.
+    """Multiplies the gradient by a preconditioner on both sides.
 
     Law: w -= lr L^-1/4 g R^-1/4, where L and R are the sums of g g^T and g^T g over all steps; directions in which all
     gradients vanish are not stepped. If ``blocks`` is not 0, every block of this side length is a matrix of its own.
@@ -296,20 +306,20 @@ def _compute_root(squares: Tensor) -> Tensor:
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
-    """Several torch optimizers as one, with the parameter groups of all."""
+    """Several torch optimizers used as one, whose parameter groups are those of all."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for x in optimizers for group in x.param_groups], {})
         self.optimizers = optimizers
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Updates with every optimizer; ``closure`` is ignored."""
+        """Updates the parameters by a step of every member; ``closure`` is ignored."""
         for optimizer in self.optimizers:
             optimizer.step()
 
 
 def list_optimizers(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
-    """Returns the optimizers that are joined in one, or the optimizer itself."""
+    """Returns the members of an optimizer if it is a ``JoinedOptimizers``, otherwise a list of the optimizer itself."""
     return optimizer.optimizers if isinstance(optimizer, JoinedOptimizers) else [optimizer]
 
 
@@ -324,11 +334,11 @@ Group = tuple[Optimizer, Mapping[str, object]]
 
 @lru_cache
 def find_stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """Returns the optimizer class of a rule, with its options, after a trial step on a small tensor.
+    """Returns the torch class that does the steps of an optimizer, after it has done a trial step on a small tensor.
 
     Raises:
-        UsageError: there is no such class, an option is one that the rule sets itself, the trial step fails, or its
-            weights are not finite.
+        UsageError: there is no such class, one of the optimizer's options is set for every tensor separately, or the
+            trial step fails or gives weights that are not finite.
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
@@ -373,7 +383,16 @@ def _add_constraint(cls: Callable[..., torch.optim.Optimizer], constraint: str) 
 def build_group(
     rule: Optimizer, parameter: nn.Parameter, lr: float, eps: float, lr_times_decay: float, **options: object
 ) -> Group:
-    """Returns the parameter group of one parameter, with epsilon and weight decay only if its rule has them."""
+    """Returns the parameter group of one parameter for its optimizer.
+
+    Args:
+        rule: the optimizer; only if it has an epsilon or a weight decay does the group get one.
+        parameter: the parameter.
+        lr: learning rate.
+        eps: epsilon.
+        lr_times_decay: product of learning rate and weight decay.
+        options: further entries of the group.
+    """
     numbers: dict[str, object] = {"params": [parameter], "lr": lr, **options}
     if rule.epsilon:
         numbers["eps"] = eps
@@ -385,14 +404,14 @@ def build_group(
 
 
 def build_optimizer(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
-    """Returns one optimizer for all groups, in which each group is stepped by its rule.
+    """Returns one torch optimizer for all parameter groups, each of which may have another rule.
 
     Args:
-        groups: the groups with their rules.
-        options: passed to the classes that accept them, such as ``betas``.
+        groups: pairs (optimizer rule, parameter group).
+        options: options such as ``betas``, given to each torch class that accepts them.
 
     Raises:
-        UsageError: a rule that cannot be trained.
+        UsageError: there is no torch class for a rule.
     """
     parts = []
     for rule in dict.fromkeys(rule for rule, _ in groups):

@@ -45,7 +45,15 @@ def count_selected(size: int) -> int:
 
 
 def apply_function(function: Function, indices: str, x: Tensor) -> Tensor:
-    """Applies a function to its argument, (S, *indices); a selection is constant in the backward pass."""
+    """Applies a function of the network's equations to its argument.
+
+    In the backward pass, which entries a top-K selection keeps counts as constant.
+
+    Args:
+        function: the function.
+        `indices`: the indices of x after the replica dimension.
+        x: the argument, (S, *indices).
+    """
     kind = function.kind
     along = 1 + indices.index(function.over) if function.over else 0
     chosen = None
@@ -66,8 +74,8 @@ def apply_function(function: Function, indices: str, x: Tensor) -> Tensor:
 
 
 def find_torch_function(kind: FunctionKind) -> Callable[..., Tensor]:
-    """Returns the torch function that computes a function of the language: from ``OWN``, ``torch.nn.functional`` or
-    ``torch``.
+    """Returns the torch function that computes a function which equations of networks can name. It is looked up in
+    ``OWN``, ``torch.nn.functional`` and ``torch``.
 
     Raises:
         UsageError: there is none.
@@ -139,7 +147,9 @@ class TorchNetwork(nn.Module):
         return any(self.draw.grows(self.network.axes[x]) for x in indices)
 
     def of_token(self) -> TorchNetwork:
-        """Returns the network that one token sees, with the first K experts (which ones does not matter)."""
+        """Returns the network with only the K experts that one token is routed to: the first ones, since all experts
+        are alike.
+        """
         seen = copy(self)
         experts = {x for x, axis in self.network.indices.items() if axis == "M"}
         seen.sizes = {x: self.active if x in experts else size for x, size in self.sizes.items()}
@@ -155,7 +165,7 @@ class TorchNetwork(nn.Module):
         return x
 
     def noise(self) -> Signals:
-        """Draws the noise signals of the next step, by name."""
+        """Draws new values of the signals that the equations define as random noise, by name."""
         drawn = {}
         for s in self.network.functions:
             if s.kind.kind == "noise":
@@ -172,7 +182,7 @@ class TorchNetwork(nn.Module):
         Args:
             weights: weights by tensor.
             noise: values of the noise signals, by name.
-            given: signals that are not computed but taken as they are.
+            given: values of signals, by name, that are used instead of computing these signals.
         """
         replicas = len(next(iter(weights.values())))
         data = self.repeat_input(DATA, replicas)
@@ -194,7 +204,7 @@ class TorchNetwork(nn.Module):
         return signals
 
     def repeat_input(self, name: str, replicas: int) -> Tensor:
-        """Returns the training input, or a constant, expanded to a number of replicas."""
+        """Returns the training input or another input (a constant), repeated for a number of replicas."""
         x = self.x if name == DATA else sample_input(self.network, self.sizes, self.draw, name).to(self.x.dtype)
         return x.expand(replicas, *x.shape)
 
@@ -216,8 +226,11 @@ class TorchNetwork(nn.Module):
         return apply_function(s, indices, self.permute_axes(signal(s.source.name), s.source.indices, indices))
 
     def get_memory_order(self, tensor: language.Tensor) -> str:
-        """Returns the index names of a tensor in storage order. If experts read signals of their own, fan-in is next
-        to the expert index, so that a sum over both is one matrix product."""
+        """Returns the index names of a tensor in the order in which it is stored.
+
+        This is the order of the equations, except for the tensor of an expert layer whose inputs differ between
+        experts: its fan-in is stored after the expert index, so that a sum over both is one matrix product.
+        """
         use = next(s for s in self.network.linear if s.tensor and self.network.tensors[s.tensor.name] is tensor)
         if not any(tensor.experts in x.indices for x in use.factors if tensor.experts):
             return tensor.indices
@@ -233,12 +246,14 @@ class TorchNetwork(nn.Module):
         return x if old == new else x.permute(0, *(1 + old.index(index) for index in new))
 
     def optimizer(self, trained: OptimizerSpec) -> torch.optim.Optimizer:
-        """Returns the real optimizer, with one parameter group per tensor (own lr, eps and weight decay).
+        """Returns the torch optimizer of all tensors, with one parameter group per tensor (its own learning rate,
+        epsilon and weight decay).
 
         The key ``symbol`` of a group is the name of its tensor. A frozen tensor has no group.
 
         Raises:
-            UsageError: the rule cannot be trained, or the scaling lacks an epsilon that it needs.
+            UsageError: there is no torch class for an optimizer, or one needs an epsilon that the scaling does not
+                give.
         """
         groups, c = list[Group](), self.constants
         dims = complete_sizes(self.network, self.draw.dims)
@@ -258,7 +273,7 @@ class TorchNetwork(nn.Module):
         return build_optimizer(groups)
 
     def forward(self) -> Tensor:
-        """Returns the output of every replica, (S,), with the noise of the next step."""
+        """Returns the output of every replica, (S,), with newly drawn noise."""
         output: Tensor = self.signals(self.weights, self.noise())[self.network.output]
         return output
 

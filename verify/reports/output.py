@@ -71,12 +71,14 @@ def _build_record(judged: Judged, command: str) -> dict[str, Any]:
 
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
-    """Returns one run as JSON, in the form that ``verify`` guarantees."""
+    """Returns the JSON record of one run: its configuration and its report, with the keys that ``scalecalc verify``
+    documents.
+    """
     return {**job.configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 
 def count_verdicts(judged: Judged) -> dict[str, int]:
-    """Counts the exponents that were judged, in all and by verdict."""
+    """Counts the measured exponents of all runs, in total and by verdict."""
     counts: Counter[str] = Counter()
     for _, report in judged:
         counts.update(report.counts)
@@ -148,8 +150,8 @@ EVIDENCE = "evidence.json"
 def build_evidence(folder: Path, judged: Judged, command: str) -> None:
     """Writes a short record of some runs that is meant to be kept: ``evidence.json`` and a picture.
 
-    The file has one row ``[quantity, updates, predicted, slope, low, high, verdict]`` per verdict, and the environment
-    of each measurement; the picture plots predicted against measured exponents.
+    The file has one row ``[quantity, updates, predicted, slope, low, high, verdict]`` per judged exponent, and the
+    environment (machine and versions) of each measurement; the picture plots predicted against measured exponents.
 
     Raises:
         UsageError: the folder cannot be written.

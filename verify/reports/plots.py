@@ -36,8 +36,11 @@ Point = tuple[float, float, float, float, str]
 
 
 def get_family(quantity: str) -> str:
-    """Returns the panel in which a quantity is plotted: its signal or gradient, "cumulative updates" or "raw
-    gradients"."""
+    """Returns the title of the panel in which a quantity is plotted.
+
+    It is "cumulative updates" for the size of W_t - W_0, "raw gradients" for the gradient of a tensor, and otherwise
+    the signal, or gradient at a signal, of which the quantity is a part.
+    """
     parts = quantity.split(".")
     if parts[0] in ("g1",) and len(parts) > 1:
         return ".".join(parts[:2])
@@ -81,19 +84,25 @@ def draw_slopes(report: Report) -> Figure | None:
 
 
 def list_points(reports: Iterable[Report]) -> list[Point]:
-    """Returns every exponent in some reports that has a prediction and a finite measured slope."""
+    """Returns (predicted, measured) of every exponent in some reports that has a prediction and a finite measured
+    slope, as points of a plot.
+    """
     rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
     return [(float(r.predicted or 0), r.fit.slope, r.fit.low, r.fit.high, str(r.verdict)) for r in rows]
 
 
 def read_stored_points(evidence: Path) -> list[Point]:
-    """Reads from an ``evidence.json`` the exponents that have both a prediction and a measured slope."""
+    """Reads the points of a plot from an ``evidence.json``: its exponents that have both a prediction and a measured
+    slope.
+    """
     rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
 
 def draw_overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
-    """Writes the overview as a PNG file. The size of the picture does not depend on the number of exponents."""
+    """Writes the plot of measured against predicted exponents (``draw_overview``) as a PNG file. The size of the
+    picture does not depend on the number of exponents.
+    """
     draw_overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
@@ -125,7 +134,9 @@ def draw_overview(shown: Sequence[Point]) -> Figure:
 
 
 def _draw_bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
-    """Returns the lengths of the error bars below and above each value."""
+    """Returns the lengths of the error bars below and above each value ``at``, whose confidence interval is from
+    ``low`` to ``high``.
+    """
     down = [max(0.0, x - y) for x, y in zip(at, low, strict=True)]
     return [down, [max(0.0, y - x) for x, y in zip(at, high, strict=True)]]
 

@@ -26,23 +26,25 @@ from .findings import Conditions, Observation
 
 
 def predict_deficit(d: Derivation, t: int) -> Fraction | None:
-    """Returns the exponent of 1 - entropy of the router's softmax after t updates; None if it is exactly zero.
+    """Returns the exponent of the deficit 1 - entropy of the router's softmax after t updates; None if it is exactly
+    zero.
 
-    Law: 1 - entropy ~ spread^2 for a small spread of the logits over experts, Theta(1) otherwise.
-    Assumes: softmax; entropy in units of its largest value. A softmax of logits psi differs from uniform by its centred
-    logits, and the entropy is stationary there.
+    Law: 1 - entropy ~ spread^2, where the spread of the logits over experts is small, else Theta(1).
+    Assumes: a softmax, and an entropy divided by its largest value, that of equal probabilities. For small centred
+    logits psi the probabilities differ from equal ones in proportion to psi; the entropy is largest there, so that it
+    changes in second order.
     """
     spread = d.analysis()("psi.spread", t).exponent
     return None if spread is None else min(2 * spread, Fraction(0))
 
 
 def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") -> Derivation:
-    """Returns a derivation with other powers of epsilon.
+    """Returns a derivation in which the powers of Adam's epsilon are replaced.
 
     Args:
         d: the derivation.
-        epsilon: powers by role; the key ``all`` applies to every role.
-        share: the power to which all other epsilons are raised.
+        epsilon: new powers by role; the key ``all`` stands for every role that has none of its own.
+        share: the power to which the derived epsilons of all other roles are raised.
     """
 
     def replace_epsilon(role: str, derived: Power | None) -> Power | None:
@@ -68,7 +70,7 @@ def measure_block(
     scale: str = "1",
     more: int = 1,
 ) -> dict[str, Observation]:
-    """Trains a block and returns the observations of quantities ``NAME@t``.
+    """Trains a network, given by its architecture, and returns the measured values of quantities ``NAME@t``, by name.
 
     A claim about a median over seeds needs all values, even those below rounding error; its quantity is written
     ``NAME@t, typical``.
@@ -115,9 +117,12 @@ Question = tuple[Derivation, str, int]
 
 
 def fit_slopes(questions: Sequence[Question]) -> list[str]:
-    """Measures the exponent of each quantity in ``questions``.
+    """Trains networks and measures the exponents of n that are asked for.
 
     Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
+
+    Args:
+        questions: triples (derivation of a configuration, name of a quantity, number of updates).
 
     Returns:
         For each quantity the slope with its 95 % interval as text, or the reason why there is none.

@@ -27,18 +27,18 @@ Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Target:
-    """A target function.
+    """The function to fit: a sum of cosines on the unit cube.
 
     Attributes:
-        beta: its smoothness, at most 1.
-        d: its dimension.
+        beta: its Hoelder exponent, at most 1.
+        d: the number of its arguments.
     """
 
     beta: Fraction
     d: int
 
     def at(self, x: Array, phases: Array) -> Array:
-        """Evaluates the target at points x, (points, d), given the phases of the cosines, (d, octaves)."""
+        """Evaluates the target at points x, (points, d), given the phases of the cosines, (d, frequencies)."""
         values = np.zeros(len(x))
         for octave in range(OCTAVES):
             waves = np.cos(2 * np.pi * 2.0**octave * x + phases[:, octave])
@@ -46,19 +46,28 @@ class Target:
         return values
 
     def side(self, count: int) -> int:
-        """Returns the number of charts along one dimension, for about ``count`` charts in total."""
+        """Returns into how many charts (cubes) each dimension is divided to get about ``count`` in total."""
         return max(1, round(count ** (1 / self.d)))
 
     def chart(self, x: Array, count: int) -> Indices:
-        """Returns the index of the chart of every point."""
+        """Returns, for every point of x, the index of the chart (cube) that contains it, with about ``count`` charts
+        in total.
+        """
         side = self.side(count)
         index: Indices = np.minimum((x * side).astype(np.int64), side - 1) @ side ** np.arange(self.d)
         return index
 
 
 def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
-    """Computes the mean square of each error in ``ERRORS`` with about ``count`` charts. A chart without samples
-    predicts 0.
+    """Fits a constant on each chart (cube) to noisy samples, and returns the mean square of each error in ``ERRORS``.
+
+    A chart without samples predicts 0.
+
+    Args:
+        target: the function to fit.
+        count: the approximate number of charts.
+        samples: number of samples.
+        seed: seed of the target's phases, of the samples and of the noise.
     """
     draw = np.random.default_rng([4, seed, count, samples])
     phases, total = draw.uniform(0, 2 * np.pi, (target.d, OCTAVES)), target.side(count) ** target.d
@@ -83,12 +92,12 @@ def draw_charts(
 
     Args:
         how: the numbers of charts (its ``sizes``) and the number of replicas.
-        names: the error, one of ``ERRORS``.
-        beta: smoothness of the target.
-        d: dimension of the target.
+        names: a single name of ``ERRORS``, the error to measure.
+        beta: Hoelder exponent of the target.
+        d: number of arguments of the target.
         samples: number of samples.
-        power: if given, the number of samples is this power of M instead, and the error is measured against it.
-        spacing: distance between neighbouring exponents that are possible.
+        power: if given, the number of samples is this power of M, and the error is measured against that number.
+        spacing: the exponents that could occur are multiples of this; a measured one is judged with this resolution.
     """
     (name,), target = names, Target(Fraction(beta), d)
     counts = [target.side(m) ** d for m in how.sizes]

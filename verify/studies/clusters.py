@@ -38,7 +38,7 @@ SPECIALISED = 0.15
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of data.
+    """The distribution of the clustered data.
 
     Attributes:
         gamma: upper end of the feature noise, Unif(``low``, ``gamma``).
@@ -66,7 +66,7 @@ DISTRIBUTIONS = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """Experts, router and training.
+    """The size of a mixture, and the hyperparameters of its training.
 
     The paper gives eta and eta_r but neither sigma_0 nor T, and with unit signals its rates leave the loss near log 2.
     The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults are the same dynamics for unit
@@ -117,7 +117,7 @@ def draw_signals(generator: torch.Generator) -> Tensor:
 def sample_examples(
     n: int, law: Distribution, directions: Tensor, generator: torch.Generator, device: str = "cpu"
 ) -> Examples:
-    """Samples n examples of Def. 3.1.
+    """Samples n examples of the clustered data (Def. 3.1 of the paper).
 
     Args:
         n: number of examples.
@@ -190,7 +190,9 @@ class Switch:
         self.theta = self.theta.detach() - self.schedule.router_lr * gtheta
 
     def test(self, data: Examples) -> tuple[float, float]:
-        """Returns the share of examples with y F > 0, and the dispatch entropy in nats, both without routing noise."""
+        """Returns the accuracy (share of examples with y F > 0) and the dispatch entropy in nats, both without routing
+        noise.
+        """
         chosen = (data.x.sum(1) @ self.theta.T).argmax(1)
         output = torch.zeros_like(data.y)
         sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64)
@@ -217,7 +219,15 @@ def compute_dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float
 
 @dataclass(frozen=True)
 class Training:
-    """One training by Algorithm 1 on n examples. Equal seeds draw the same data for every network."""
+    """One training of a mixture by Algorithm 1 of the paper. Equal seeds draw the same data for every network.
+
+    Attributes:
+        schedule: size of the mixture, and hyperparameters.
+        law: distribution of the data.
+        seed: seed of the data and of the initial values.
+        n: number of training examples.
+        device: the torch device.
+    """
 
     schedule: Schedule
     law: Distribution
@@ -226,7 +236,7 @@ class Training:
     device: str = "cpu"
 
     def run(self, sets: int = 1) -> tuple[Switch, Tensor, list[Examples]]:
-        """Trains a network on the first of ``sets`` sets of examples.
+        """Draws ``sets`` sets of examples, and trains a network on the first one.
 
         Returns:
             The trained network, the label signals v, and all sets of examples.
@@ -294,9 +304,19 @@ def measure_dispatch(
 def measure_margins(
     how: Conditions, names: Sequence[str], *, data: str, experts: Sequence[int], lr: float, init: float
 ) -> dict[str, Observation]:
-    """Measures the output of an expert on its own cluster after T_2 = 1/(eta M^2) steps against M; eta_r = M^2 eta.
+    """Measures how the output y f_m of an expert on its own cluster, after T_2 = 1/(eta M^2) steps, depends on the
+    number M of experts.
 
-    The derived exponent is that of ``expert_margin`` in the assumptions that ship as switch-cluster.
+    The router's learning rate is eta_r = M^2 eta. The predicted exponent is that of ``expert_margin`` in the shipped
+    assumptions ``switch-cluster``.
+
+    Args:
+        how: device and number of seeds.
+        names: unused; the only quantity is always returned.
+        data: name of the distribution.
+        experts: the numbers M of experts.
+        lr: learning rate eta of the experts.
+        init: initial scale sigma_0.
     """
     outputs = []
     for m in experts:

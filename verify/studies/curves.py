@@ -36,10 +36,10 @@ class Change:
     """A measured change of a loss or of the best learning rate, in log2, with its verdict.
 
     Attributes:
-        estimate: the value and its interval.
+        estimate: the change with its confidence interval.
         used: the widths from which it was computed.
         verdict: the verdict.
-        why: the reason of the verdict, in one line.
+        why: the reason for the verdict, in one line.
     """
 
     estimate: Estimate
@@ -50,10 +50,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Question:
-    """A rule that gives the verdict on a change from its confidence interval.
+    """A question about a change, such as whether the best learning rate drifts, with the rule that answers it.
 
     Attributes:
-        named: pairs (verdict, region): the verdict is given if the interval lies in the region.
+        named: pairs (verdict, region): the verdict is given if the confidence interval of the change lies in the
+            region.
         small: the tolerance in words, such as "a drift by 0.25 is small".
     """
 
@@ -61,8 +62,12 @@ class Question:
     small: str
 
     def judge(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
-        """Judges an estimate by its interval. If ``unknown`` is not empty, the verdict is INCONCLUSIVE for this
-        reason.
+        """Judges a change by its confidence interval.
+
+        Args:
+            estimate: the change with its interval.
+            used: the widths from which it was computed.
+            unknown: a reason why there can be no verdict, which makes it INCONCLUSIVE; or empty.
         """
         verdict = ClaimOutcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
         where = "in none of the regions" if verdict is ClaimOutcome.INCONCLUSIVE else f"in the region of {verdict}"
@@ -70,10 +75,12 @@ class Question:
 
 
 def _judge_losses(below: ClaimOutcome, about: ClaimOutcome, above: ClaimOutcome) -> Question:
-    """Returns the rule that judges a change of log2 of a loss.
+    """Returns the rule that judges a change of log2 of a loss by its confidence interval.
 
-    An interval on one side of 0 shows a change, however small: ``below`` or ``above``. One that contains 0 and lies
-    within 5 % of it shows that there is none: ``about``.
+    Args:
+        below: verdict if the interval lies below 0, so that the loss falls, however little.
+        about: verdict if the interval contains 0 and no change by more than 5 %.
+        above: verdict if the interval lies above 0.
     """
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
@@ -105,8 +112,8 @@ class LossCurve:
         dims: sizes of all axes.
         parameters: number of parameters.
         log2_lr: log2 of the learning rates in increasing order, shape (R,).
-        losses: losses to judge, shape (R, seeds): the held-out loss, or that of the first batch if the training
-            diverged.
+        losses: losses to judge, shape (R, seeds): the held-out loss, or that of the first batch if the held-out loss is
+            larger or the training diverged.
         held: held-out losses, shape (R, seeds), not finite if the training diverged.
     """
 
@@ -123,7 +130,7 @@ class LossCurve:
 
     @property
     def best(self) -> int:
-        """Index of the rate with the smallest mean loss."""
+        """Index of the learning rate with the smallest mean loss over seeds."""
         return int(self.losses.mean(axis=1).argmin())
 
     @property
@@ -150,26 +157,32 @@ class LossCurve:
 
     @property
     def edge(self) -> int:
-        """-1 or 1 if the smallest mean loss lies at the lower or upper end of the grid, 0 if it lies inside."""
+        """-1 or 1 if the smallest mean loss lies at the lower or upper end of the grid of rates, 0 if it lies
+        inside.
+        """
         return {0: -1, len(self.log2_lr) - 1: 1}.get(self.best, 0)
 
     @cached_property
     def unknown(self) -> int:
-        """-1 or 1 if the optimum, or an end of its interval over seeds, lies at an end of the grid, so that it is
-        not known; else 0."""
+        """Whether the grid of rates ends too early for the optimum to be known, and where.
+
+        -1 or 1 if the smallest mean loss, or an end of the optimum's interval over seeds, lies at the lower or upper
+        end of the grid; 0 if not, or if the interval covers the whole grid.
+        """
         _, _, low, high = find_optimum([self], np.ones(1), exact=False)
         ends = (high >= self.log2_lr[-1], low <= self.log2_lr[0])
         return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
 def find_optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> Estimate:
-    """Estimates a weighted sum of log2 of the best rates of several curves, with an interval.
+    """Estimates a weighted sum of log2 of the best learning rates of several curves, such as their slope against width,
+    with a confidence interval.
 
     Args:
         curves: the curves.
         weights: weight of each curve.
-        exact: whether the interval also covers the unknown form of the curves and the estimation of the noise from few
-            seeds.
+        exact: whether the interval also covers two further errors: the form of the curves is unknown, and their noise
+            is estimated from few seeds.
     """
     rates = [(np.array(c.log2_lr), c.losses) for c in curves]
     if min(c.seeds for c in curves) == 1:
@@ -237,7 +250,9 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
 
 
 def measure_regret(curve: LossCurve, log2: float) -> Estimate:
-    """Returns by how many nats the loss at one rate exceeds the smallest loss; unknown if the rate was not trained."""
+    """Returns by how many nats the loss at the rate 2^``log2`` exceeds the smallest loss of the curve, with an
+    interval; NaN if this rate was not trained.
+    """
     if log2 not in curve.log2_lr:
         return UNKNOWN
     at = curve.log2_lr.index(log2)
@@ -245,10 +260,15 @@ def measure_regret(curve: LossCurve, log2: float) -> Estimate:
 
 
 def combine_outcomes(derived: Sequence[ClaimOutcome], controls: Sequence[ClaimOutcome]) -> ClaimOutcome:
-    """Returns the verdict on the derived parameterizations, given those on the negative controls.
+    """Returns one verdict on whether the best learning rate transfers with the derived parameterizations.
 
-    Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
-    cannot detect a drift: INCONCLUSIVE, unless a derived one drifts anyway.
+    A negative control that does not drift shows that this experiment cannot detect a drift; the verdict is then
+    INCONCLUSIVE, unless a derived parameterization drifts anyway.
+
+    Args:
+        derived: the verdict on the drift with each derived parameterization; if there is none, the controls are judged
+            in their place.
+        controls: the verdict on the drift with each negative control.
     """
     judged = derived or controls
     if ClaimOutcome.DRIFTS in judged:
@@ -262,7 +282,9 @@ def combine_outcomes(derived: Sequence[ClaimOutcome], controls: Sequence[ClaimOu
 
 
 def describe_shortage(curves: Sequence[LossCurve], widths: int) -> str:
-    """Explains why widths or seeds are too few for a verdict. Returns an empty text if they suffice."""
+    """Explains why the number of widths (``widths``), or that of the seeds of some curve, is too small for a verdict;
+    returns an empty text if both suffice.
+    """
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
@@ -270,7 +292,7 @@ def describe_shortage(curves: Sequence[LossCurve], widths: int) -> str:
 
 
 def _find_lowest(means: Sequence[Array]) -> Array:
-    """Returns log2 of the smallest mean loss of each curve, (curves, ...)."""
+    """Returns log2 of the smallest mean loss of each curve, (curves, ...), given its mean losses, (rates, ...)."""
     return np.log2(np.stack([losses.min(axis=0) for losses in means]))
 
 

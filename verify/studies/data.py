@@ -44,10 +44,10 @@ class Data:
 
     Attributes:
         name: its name.
-        cut: returns the batch of a seed and a step.
-        digest: hash that distinguishes data.
+        cut: returns the batch (inputs, targets) of a seed and a step; with step None, the held-out batch.
+        digest: hash of the data, by which different data are distinguished.
         unit: unit of the loss.
-        settings: the settings it was made with.
+        settings: the settings with which the data were made, such as the batch size.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Data:
     settings: Mapping[str, int] = field(default_factory=dict)
 
     def batch(self, seed: int, step: int | None, device: str) -> tuple[Tensor, Tensor]:
-        """Returns the inputs and targets of a seed and a step on a device.
+        """Returns the inputs and targets of a seed and a step (None for the held-out batch) on a device.
 
         Raises:
-            UsageError: a function of the user returns something else.
+            UsageError: the function that makes the batches returns something else.
         """
         drawn = self.cut(seed, step)
         if not (isinstance(drawn, tuple) and len(drawn) == 2):

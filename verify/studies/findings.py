@@ -64,7 +64,7 @@ class Observation:
         n: the sizes.
         of: the symbol of the sizes in reports, such as ``n`` or ``M``.
         derived: the exponent that the theory predicts; None if the quantity is exactly zero.
-        spacing: distance between neighbouring exponents that are possible.
+        spacing: the exponents that could occur are multiples of this; a measured one is judged with this resolution.
     """
 
     values: Sequence[Array]
@@ -85,14 +85,14 @@ class Finding:
     """One claim with its verdict.
 
     Attributes:
-        quantity: the quantity of the claim; ``@t`` means after t updates.
+        quantity: the quantity that the claim is about; ``@t`` means after t updates.
         by: the origin of the claim.
         claimed: the claim, such as ``n^(-1/2)`` or ``> 0.99``.
-        measured: slope, or mean over seeds.
+        measured: the measured exponent, or the mean over seeds if the claim is a bound.
         low: lower end of its 95 % interval; NaN if there is none.
         high: upper end of its 95 % interval; NaN if there is none.
         verdict: the verdict on the claim.
-        expected: the verdict that is expected.
+        expected: the verdict that is expected; a planted error is expected to be refuted.
         data: the sizes and seeds that were measured.
         source: paper and section.
     """
@@ -110,7 +110,9 @@ class Finding:
 
     @property
     def outcome(self) -> Verdict:
-        """AGREES if the verdict is the expected one, REFUTED if it is the opposite one, else INCONCLUSIVE."""
+        """Whether the verdict is as expected: AGREES if it is, REFUTED if it is the opposite, INCONCLUSIVE if the
+        verdict is.
+        """
         if self.verdict is Verdict.INCONCLUSIVE:
             return self.verdict
         return Verdict.AGREES if self.verdict is self.expected else Verdict.REFUTED
@@ -126,11 +128,12 @@ class Finding:
 
 
 def judge_claims(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
-    """Judges the claims about one quantity.
+    """Judges the claims about one quantity, which different origins (prediction, paper, planted error) may make.
 
     Args:
-        claim: ``of`` (the quantity), ``source``, and one or more claims by their origin (``By``). A claim must be
-            refuted if it is planted or contradicts the prediction, or if ``wrong`` names its origin.
+        claim: a table with the keys ``of`` (the quantity), ``source`` (paper and section) and, for one or more origins
+            (``By``), the claim as text. A claim is expected to be refuted if it is planted or contradicts the
+            prediction, or if the key ``wrong`` names its origin.
         observation: the measured values.
     """
     claims = {by: _read_exponent(claim[by], observation) for by in By if by in claim}
@@ -145,7 +148,9 @@ def judge_claims(claim: Mapping[str, str], observation: Observation) -> list[Fin
 
 
 def _read_exponent(text: str, observation: Observation) -> str | Fraction | None:
-    """Returns the exponent that a text claims: None for ``zero``. A text that claims a bound (``> 0.98``,
+    """Returns the exponent that a text claims: a fraction, or None for ``zero``.
+
+    The text ``derived`` stands for the exponent of the observation's theory. A text that claims a bound (``> 0.98``,
     ``below -6``) is returned unchanged.
     """
     if text[0] in "<>b":
@@ -154,8 +159,14 @@ def _read_exponent(text: str, observation: Observation) -> str | Fraction | None
 
 
 def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
-    """Compares a claim with the measured values. Returns the claim as text, the measured value, both ends of its
-    interval, and the verdict.
+    """Compares a claim with the measured values.
+
+    Args:
+        claimed: an exponent, None for exactly zero, or the text of a bound (``> 0.98``, ``below -6``).
+        observation: the measured values.
+
+    Returns:
+        The claim as text, the measured value, both ends of its interval, and the verdict.
     """
     if not isinstance(claimed, str):
         slope = fit_exponent(observation.n, observation.values)
@@ -181,7 +192,9 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
 
 
 def find_power(e: Fraction | None, of: str = "n") -> str:
-    """Formats an exponent as ``n^(-1/2)`` or ``n^0``; None as ``zero``."""
+    """Formats an exponent as a power such as ``n^(-1/2)`` or ``n^0``, and None as ``zero``. ``of`` is the symbol of the
+    base.
+    """
     if e is None:
         return "zero"
     return f"{of}^{e}" if e.denominator == 1 else f"{of}^({e})"

@@ -74,7 +74,7 @@ Numbers = Mapping[str, Trainee]
 
 @dataclass(frozen=True)
 class Model:
-    """A model given by its name: ``FILE.py:build``, ``hf:config.json``, or a family of transformers.
+    """A model given by its name: ``FILE.py:build``, ``hf:config.json``, or a model type of the library transformers.
 
     Attributes:
         name: the name.
@@ -86,7 +86,7 @@ class Model:
 
     @property
     def own(self) -> bool:
-        """Whether the model is a function of the user."""
+        """Whether the model is a ``build`` function in a file of the user."""
         return ":" in self.name and not self.name.startswith(HUGGING_FACE)
 
     @cached_property
@@ -153,7 +153,12 @@ class Model:
 def _build_plans(
     model: Model, parameterization: str, optimizer: str, sizes: tuple[tuple[tuple[str, int], ...], ...]
 ) -> list[Plan]:
-    """Returns the plans of one model at several sizes, all from one reading of its equations."""
+    """Returns the plan (numbers of every parameter) of one model at each of several sizes, the first of which is the
+    base. Its equations are read only once.
+
+    Raises:
+        UsageError: the model lacks a multiplier that muP needs.
+    """
     base, *_, last = map(dict, sizes)
     reading, small = model.reading(base), model.build(base, 0)
     stds = {role: _get_std(small, role) for role in reading.network.tensors}
@@ -172,7 +177,9 @@ def _build_plans(
 
 
 def _get_std(model: nn.Module, role: str) -> float:
-    """Returns the standard deviation of the module's own values; 1 if all are zero, in which case they remain zero."""
+    """Returns the rms of the initial values that the module itself gives to the parameters of a role; 1 if all are
+    zero, in which case they remain zero whatever the number.
+    """
     return max(float(p.double().square().mean().sqrt()) for p in find_parameters(model, role)) or 1.0
 
 
@@ -184,10 +191,10 @@ def _get_number(p: Plan, name: str) -> Trainee:
 
 
 def tune_plan(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
-    """Multiplies the learning rates of parameters by factors.
+    """Returns the numbers of all parameters with learning rates multiplied by factors.
 
     Args:
-        numbers: the numbers of all parameters.
+        numbers: initialisation and learning rate of every parameter, by name.
         rates: factors by pattern of names, such as ``*embed*``. If several patterns match, their factors are
             multiplied.
 
@@ -202,7 +209,9 @@ def tune_plan(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
 
 
 def initialise_model(model: nn.Module, numbers: Numbers) -> None:
-    """Draws the initial values of those parameters that do not keep the module's own values."""
+    """Draws the initial values of parameters with the std that ``numbers`` gives; those without a std keep the module's
+    own values.
+    """
     with torch.no_grad():
         for name, p in model.named_parameters():
             if (x := numbers[name]).std is not None:

@@ -23,8 +23,9 @@ _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data
 
 
 def build_result_document(results: Sequence[Result]) -> Document:
-    """Returns the document of some results: a grid for each trial, and a closing line with the counts of each
-    experiment."""
+    """Returns the output of the command for some experiments: a table of claims for each trial, and a closing line with
+    the number of claims of each experiment by outcome.
+    """
     blocks: list[Block] = []
     closing = []
     for r in results:

@@ -42,19 +42,20 @@ Rule = Mapping[str, Monomial]
 
 @dataclass(frozen=True)
 class Observable:
-    """A number measured in a training run. It is a monomial in lr, wd, batch B and steps S as long as noise dominates
-    the gradient.
+    """A number measured when Adam trains weights on a noisy quadratic: their mean or their rms at the end.
 
-    Adam's step is then lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
+    As long as noise dominates the gradient, Adam's step is lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B), where
+    z is the noise. The number is then a product of powers of the learning rate lr, the weight decay wd, the batch size
+    B and the number of steps S.
 
     Attributes:
-        monomial: the monomial.
+        monomial: this product of powers, which is the prediction.
         curvature: curvature of the quadratic.
-        slope: slope of the quadratic at zero. If it is not 0, the observable is the size of the mean weight, else the
+        slope: slope of the quadratic at zero. If it is not 0, the absolute mean of the weights is measured, else their
             rms.
         decay: whether to train with weight decay.
         start: initial value of the weights.
-        log: whether the observable is minus the logarithm of the mean weight over its initial value.
+        log: whether minus the logarithm of (mean weight / initial value) is measured instead.
         steps: number of steps of a run at batch 1.
     """
 
@@ -68,7 +69,8 @@ class Observable:
 
 
 def find_rule(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
-    """Returns the powers by which the parameters of AdamW scale so that some invariants are kept.
+    """Returns, by hyperparameter of AdamW, the power of batch, tokens or experts with which it must scale so that some
+    invariants of the training are kept.
 
     Args:
         hold: the invariants, as for ``horizon``.
@@ -95,17 +97,18 @@ def measure_quadratic(
     observables: Mapping[str, Mapping[str, Any]],
     instead: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    """Measures observables on the noisy quadratic along an axis, for comparison with the exponents that a rule derives.
+    """Measures how observables of a training on the noisy quadratic depend on an axis (batch, tokens or experts), for
+    comparison with the exponents that a rule derives.
 
     Args:
         how: device and number of replicas.
         names: the observables to measure.
         axis: batch B, tokens T, or the share s = K/M of active experts.
-        hold: the invariants that the rule keeps.
-        base: values of the parameters at batch 1.
-        factors: the factors by which each axis grows.
+        hold: the invariants that the rule keeps, as for ``horizon``.
+        base: values of the hyperparameters at batch 1.
+        factors: for each axis, the factors by which it grows, one training for each.
         places: for each axis, the number of examples B in a batch and of steps S as monomials in it.
-        observables: fields of ``Observable`` by name.
+        observables: for each name, the fields of its ``Observable``.
         instead: powers that replace some of the derived ones.
     """
     rule, observations, n = find_rule(hold, axis, instead or {}), {}, factors[axis]
@@ -121,8 +124,15 @@ def measure_quadratic(
 def _train_quadratic(
     of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
 ) -> Array:
-    """Trains the quadratic after each axis has grown by the factor in ``at``. Returns the observable of every
-    replica.
+    """Trains on the noisy quadratic and returns the observable of every replica, (seeds,).
+
+    Args:
+        of: the observable.
+        base: values of the hyperparameters at the base.
+        rule: the power by which each hyperparameter scales with the axis.
+        places: the batch size B and the number of steps S as monomials in the axis.
+        at: the factor by which the axis has grown.
+        how: device and number of replicas.
     """
     value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
     placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
@@ -224,7 +234,9 @@ def compute_balance_loss(psi: Tensor, mask: Tensor) -> Tensor:
 
 
 def stack_batches(data: Data, seeds: Sequence[int], step: int | None, device: str) -> tuple[Tensor, Tensor]:
-    """Returns one batch for each replica, stacked."""
+    """Returns the batches of one step (None for the held-out batch) of all seeds as (inputs, targets), stacked along
+    the replica dimension.
+    """
     drawn = [data.batch(seed, step, device) for seed in seeds]
     x, y = (torch.stack(part) for part in zip(*drawn, strict=True))
     return x, y
@@ -240,8 +252,11 @@ def compute_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def measure_matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
-    """Measures the loss and the distance from the initial weights as functions of the batch size, with the rule that
-    keeps the stochastic differential equation. Powers in ``instead`` replace those of the rule.
+    """Measures how the loss and the distance from the initial weights depend on the batch size, at a fixed number of
+    examples.
+
+    Learning rate, epsilon and betas scale by the rule of ``horizon`` that keeps the stochastic differential equation of
+    training; powers in ``instead`` replace those of the rule.
     """
     rule, losses, distances = find_rule(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
@@ -321,8 +336,8 @@ class Mixture:
         return compute_cross_entropy(self.model.mix_experts(h, mask), y), BALANCING * compute_balance_loss(psi, mask)
 
     def gradient(self) -> tuple[Array, Array]:
-        """Returns two root mean squares over the weights of the experts: of the mean gradient, and of the noise of the
-        gradient of a batch, (seeds,) each.
+        """Returns the rms, over the weights of the experts, of the mean gradient and of the noise of one batch's
+        gradient, (seeds,) each.
         """
         weights = [self.model.weights[name] for name in ("expert_in", "expert_out")]
         first = second = torch.zeros(())
@@ -336,7 +351,9 @@ class Mixture:
 
 
 def measure_expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
-    """Measures the noise of an expert's gradient, and the ratio of its mean to its noise, against s = K/M."""
+    """Measures how the noise of an expert's gradient, and the ratio of its mean to its noise, depend on the share s =
+    K/M of active experts. ``given`` has the fields of ``Rates``.
+    """
     noises, ratios = [], []
     for count in EXPERTS:
         mean, noise = Mixture(count, Rates(**given), how).gradient()
@@ -349,15 +366,16 @@ def measure_expert_gradient(how: Conditions, names: Sequence[str], **given: Any)
 def measure_expert_rates(
     how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Observation]:
-    """Measures by how much the loss late in training exceeds the loss with equal learning rates.
+    """Measures by how much the loss late in training, with other learning rates for the experts, exceeds that with
+    equal rates for all weights.
 
     The mixture has the largest number of experts in ``EXPERTS``, one of which is active.
 
     Args:
         how: device and number of replicas.
-        names: the quantities that are needed.
+        names: unused; all quantities of ``others`` are returned.
         equal: fields of ``Rates`` with equal learning rates of experts and dense weights.
-        others: for each quantity the fields of ``Rates`` that are compared with them.
+        others: for each quantity, the fields of the ``Rates`` to compare with ``equal``.
     """
     late = {}
     for name, rates in {"equal rates": equal, **others}.items():

@@ -45,7 +45,13 @@ LABORATORIES: dict[str, Laboratory] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration that is trained, or a few to compare, with the claims about it."""
+    """A training of one configuration, or of a few to compare, with the claims about what is measured.
+
+    Attributes:
+        title: its title in reports.
+        run: trains and returns the measured values of quantities, by name.
+        claims: the claims, each a table as for ``judge_claims``.
+    """
 
     title: str
     run: Laboratory
@@ -108,7 +114,7 @@ class Result:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Number of claims by outcome: as expected, the opposite of what is expected, or undecided."""
+        """Number of claims by outcome: as expected (AGREES), the opposite of it (REFUTED), or INCONCLUSIVE."""
         outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
         return {v: outcomes[v] for v in Verdict}
 
@@ -121,7 +127,7 @@ class Result:
         return 1 if against else 3 if undecided or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as JSON, in the form that ``study`` guarantees."""
+        """Returns the JSON record of the result, with the keys that ``scalecalc study`` documents."""
         return {
             "experiment": self.experiment.name,
             "title": self.experiment.title,
@@ -137,8 +143,8 @@ class Result:
 
 
 def find_worst_code(results: Sequence[Result]) -> int:
-    """Returns the worst exit code of several results. From the worst: interrupted, against the prediction,
-    inconclusive, as predicted.
+    """Returns the worst exit code of several results. From the worst: interrupted (130), a verdict against the
+    expectation (1), inconclusive (3), all as expected (0).
     """
     return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
@@ -146,10 +152,10 @@ def find_worst_code(results: Sequence[Result]) -> int:
 def plan_conditions(
     chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
 ) -> Conditions:
-    """Returns the conditions of an experiment: its own sizes and seeds unless others are given.
+    """Returns device, sizes and seeds for an experiment: its own sizes and seeds unless others are given.
 
     Raises:
-        UsageError: unusable sizes, or sizes for an experiment of fixed size.
+        UsageError: the sizes cannot be used, or the experiment has a fixed size.
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")

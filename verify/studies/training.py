@@ -35,7 +35,7 @@ PART = 32
 
 @dataclass(frozen=True)
 class How:
-    """What all training runs of a study have in common.
+    """The settings that all training runs of a study have in common.
 
     Attributes:
         model: name of the model.
@@ -65,8 +65,8 @@ def _load_model(name: str, folder: str) -> Model:
 def train_model(
     hardware: Hardware, how: How, sizes: Sizes, numbers: Numbers, lr: float, seed: int, watch: Watched | None = None
 ) -> tuple[float, float]:
-    """Trains a model and returns the loss of the first batch and that of the held-out data; not finite after
-    divergence.
+    """Trains a model and returns the loss of the first batch before training, and that of the held-out data after
+    training, which is not finite if the training diverged.
 
     Args:
         hardware: the device to use.
@@ -141,7 +141,14 @@ def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
 
 
 def build_torch_optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0) -> torch.optim.Optimizer:
-    """Makes the real optimizer, with a group for each parameter that has its own learning rate and epsilon.
+    """Makes the torch optimizer of a model, with one parameter group for each parameter, since each has its own
+    learning rate and epsilon.
+
+    Args:
+        model: the model.
+        numbers: the optimizer, learning rate and epsilon of every parameter.
+        lr: the swept learning rate, which multiplies the rate of every parameter.
+        decay: weight decay; in a step every tensor shrinks by ``lr`` times this.
 
     Raises:
         UsageError: the optimizer of a parameter has a constraint other than a sphere.
@@ -160,8 +167,9 @@ def build_torch_optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: 
 
 
 def fold_matrices(p: Tensor) -> Fold:
-    """Returns how a parameter is read as matrices: those in its last two dimensions, or a single column for a
-    vector."""
+    """Returns how an optimizer of matrices reads a parameter: its last two dimensions are rows and columns; a vector is
+    a single column.
+    """
     places = tuple(range(p.ndim))
     return Fold(places[:-2], places[-2:-1], places[-1:]) if p.ndim > 1 else Fold((), places, ())
 

@@ -41,7 +41,7 @@ AHEAD = 10**5
 
 @dataclass(frozen=True)
 class Course:
-    """How the models of a study are trained.
+    """Everything needed to train the models of a study.
 
     Attributes:
         how: model, data and number of steps, common to all training runs.
@@ -85,12 +85,13 @@ Losses = Mapping[float, tuple[Array, Array]]
 def sweep_rates(
     course: Course, points: Sequence[SizedModel], grid: Sequence[float], extend: int = 0
 ) -> list[LossCurve]:
-    """Trains every model at every rate of a grid. While an optimum may lie at the edge of the grid, the grid of that
-    model is extended.
+    """Trains every model at every learning rate of a grid, and returns a loss curve for each.
+
+    While the optimum of a model may lie at the edge of its grid, its grid is extended there.
 
     Args:
         course: how to train.
-        points: the models.
+        points: the models, each with its size and parameterization.
         grid: log2 of the learning rates, increasing, at least two.
         extend: maximum number of additional rates per model.
     """
@@ -109,16 +110,21 @@ def sweep_rates(
 
 
 def _build_curve(point: SizedModel, by_rate: Losses) -> LossCurve:
-    """Returns the loss curve of a model. A run that diverged counts with the loss of its first batch."""
+    """Returns the loss curve of a model, given its losses by log2 of the learning rate.
+
+    A run that diverged, or ended above the loss of its first batch, counts with the loss of its first batch.
+    """
     first, held = (np.stack(part) for part in zip(*(by_rate[x] for x in sorted(by_rate)), strict=True))
     judged = np.where(np.isfinite(held), np.fmin(held, first), first)
     return LossCurve(point.width, point.sizes, point.parameters, tuple(sorted(by_rate)), judged, held)
 
 
 def train_losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
-    """Returns the first and the held-out losses of all seeds, (seeds,) each, for pairs of a model and log2 of a rate.
+    """Trains models and returns the losses of the first batch and the held-out losses of all seeds, (seeds,) each.
 
-    A pair that occurs several times is trained once.
+    Args:
+        course: how to train.
+        asked: pairs of a model and log2 of its learning rate; one that occurs several times is trained once.
     """
     runs = [(point, x, seed) for point, x in asked for seed in course.seeds]
     keys = [_build_key(course, *run) for run in runs]
@@ -142,7 +148,7 @@ def train_losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> I
 
 
 def _build_key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str, object]:
-    """Returns everything that a loss depends on, as the key of the store."""
+    """Returns the key under which the losses of a training run are stored: everything that they depend on."""
     numbers = {name: x.as_json() for name, x in point.numbers.items()}
     where = {"sizes": dict(point.sizes), "device": course.pool.hardware.kind}
     return {"run": asdict(course.how), **where, "numbers": numbers, "log2_lr": log2, "seed": seed}
@@ -197,13 +203,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Study(Rendered):
-    """The result of all sweeps. ``verdict`` is that of the derived parameterizations (``curves.combine_outcomes``).
+    """The result of all sweeps of the learning rate, with a verdict on whether its optimum transfers (see
+    ``curves.combine_outcomes``).
 
     Attributes:
         model: name of the model.
         data: the data.
         optimizer: name of the optimizer.
-        along: the axis whose sizes are called widths.
+        along: the axis that grows most; its sizes are called widths.
         series: the curves of every parameterization.
         environment: where and how the models were trained.
     """
@@ -221,7 +228,9 @@ class Study(Rendered):
 
     @property
     def diverged(self) -> str:
-        """The models whose training diverged, each with the smallest such rate; empty if none did."""
+        """The models whose training diverged, each with log2 of the smallest learning rate at which it did, as text;
+        empty if none did.
+        """
         lowest = {
             f"{s.name} at {self.along} = {c.width}": min(ends)
             for s in self.series
@@ -270,7 +279,7 @@ class Study(Rendered):
 def build_points(
     model: Model, names: Sequence[str], optimizer: str, sizes: Sequence[Sizes], rates: Mapping[str, float]
 ) -> list[SizedModel]:
-    """Returns the models of all parameterizations at all sizes.
+    """Returns the model at all sizes with the numbers of each parameterization.
 
     Args:
         model: the model.
@@ -292,7 +301,7 @@ def build_points(
 
 
 def find_axis(sizes: Sequence[Sizes]) -> str:
-    """Returns the axis that grows most."""
+    """Returns the axis that grows most from the first of these sizes to the last."""
     return max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
 
 
@@ -310,7 +319,7 @@ def study_transfer(
         course: how to train.
         data: the data.
         optimizer: name of the optimizer.
-        asked: models as returned by ``build_points``.
+        asked: the models at all sizes and parameterizations, as returned by ``build_points``.
         grid: log2 of the learning rates.
         extend: maximum number of additional rates per model while its optimum lies at the edge.
     """
