@@ -77,7 +77,7 @@ def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Seq
         reader: the reader.
         parts: the views.
         d: the dimension.
-        shapes: the shape of the result at every build.
+        shapes: the shape of the result in each build of the module.
 
     Raises:
         Unreadable: the parts repeat along the dimension, or share several of its indices.

@@ -27,7 +27,7 @@ from .slicing import select_entries, select_entry, slice_view
 Positions = NDArray[np.int64]
 """Positions of entries, in a flattened tensor or along one index."""
 Digit = tuple[int, list[Positions]]
-"""The number of an index of the view (-1 for a repetition), and the positions along it at every build."""
+"""The number of an index of the view (-1 for a repetition), and the positions along it in each build of the module."""
 
 
 @register_rule(
@@ -82,7 +82,7 @@ def reshape_view(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> Vi
     Args:
         reader: the reader.
         x: the view.
-        shapes: the new shape at every build.
+        shapes: the new shape in each build of the module.
     """
     return _read_movement(reader, x, [np.arange(prod(shape)).reshape(shape) for shape in shapes])
 
@@ -93,7 +93,7 @@ def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: 
     Args:
         reader: the reader.
         x: the view.
-        places: the positions in x of the entries of the result, at every build.
+        places: the positions in x of the entries of the result, in each build of the module.
         parts: whether the call returns several parts along a dimension; a part with a single entry then keeps it.
 
     Raises:
@@ -167,13 +167,13 @@ def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> lis
 
 
 def _align_digits(reader: Reader, lines: Sequence[Sequence[tuple[int, Positions]]]) -> list[Digit]:
-    """Combines the digits along a dimension, found at each build, into one list for all builds.
+    """Combines the digits along a dimension, found in each build of the module, into one list for all builds.
 
     A digit with a single position is missing at the builds where it has only one; it is filled in there.
 
     Args:
         reader: the reader.
-        lines: the digits at every build, as (index, positions).
+        lines: the digits in each build of the module, as (index, positions).
 
     Raises:
         Unreadable: the digits differ between builds.
@@ -205,7 +205,7 @@ def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head
         reader: the reader.
         x: the view.
         entry: the index, as an entry of ``x.dims``.
-        head: size of the first of the two at every build.
+        head: size of the first of the two in each build of the module.
 
     Raises:
         Restart: it is an index of the tensor itself.
@@ -224,7 +224,7 @@ def _select_position(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> 
         reader: the reader.
         x: the view; dimension i has a single index.
         i: the dimension.
-        at: position of the entry at every build.
+        at: position of the entry in each build of the module.
         part: whether it is one of several parts; it is then a slice with one entry.
     """
     slot = isinstance(x.dims[i][0], int)
@@ -241,8 +241,8 @@ def _select_positions(reader: Reader, x: View, i: int, places: Sequence[Position
         reader: the reader.
         x: the view; dimension i has a single index.
         i: the dimension.
-        places: positions of the entries at every build.
-        sizes: size of the dimension at every build.
+        places: positions of the entries in each build of the module.
+        sizes: size of the dimension in each build of the module.
     """
     runs = all(_get_step(at) == 1 or len(at) == 1 for at in places)
     if runs and tuple(map(len, places)) == sizes:

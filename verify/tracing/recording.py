@@ -507,7 +507,7 @@ def iterate_leaves(tree: Any, kind: type[LeafType]) -> Iterator[LeafType]:
 
 
 class VaryingNumber(tuple[float, ...]):
-    """A Python number whose value depends on the sizes: its value at each build."""
+    """A Python number whose value depends on the sizes: its value in each build of the module."""
 
 
 def map_leaves(tree: Any, kind: type[LeafType], f: Callable[[LeafType], Any]) -> Any:

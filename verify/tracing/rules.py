@@ -135,7 +135,7 @@ def _split_groups(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> V
         reader: the reader.
         x: the view.
         d: the dimension.
-        groups: number of groups at every build.
+        groups: number of groups in each build of the module.
     """
     sizes = [x.get_sizes(k, reader.builds) for k in range(len(x.dims))]
     shapes = []
@@ -172,7 +172,7 @@ def read_negative(reader: Reader, x: Any) -> View:
 
 @register_rule("sum", "mean")
 def read_sum(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> View:
-    """Returns the sum over dimensions, or the mean: the sum divided by the number of entries at every build.
+    """Returns the sum over dimensions; for a call of ``mean``, divided by the number of entries that are summed.
 
     Args:
         reader: the reader.

@@ -89,7 +89,7 @@ def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
 
 
 def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
-    """Yields the numbers among the arguments of a call that are equal at every build."""
+    """Yields the numbers among the arguments of a call that are equal in each build of the module."""
     each = [list(_iterate_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
     yield from (column[0] for column in zip(*each, strict=False) if len({*column}) == 1)
 
