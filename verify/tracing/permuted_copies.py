@@ -69,9 +69,10 @@ def _find_acting_paths(node: TracedNode, whole: TracedNode) -> frozenset[ActingP
 
 
 def find_permuted_pair(nodes: Sequence[TracedNode]) -> PermutedCopy | None:
-    """Find two nodes of which one is computed from a signal and the other from a permuted copy of it.
+    """Find two nodes that are computed from the same signal in different orders of its entries.
 
-    On both ways the same parameters multiply the signal; otherwise the two count as unrelated.
+    One is computed from a permuted copy of the signal, the other from the signal itself or from another copy. The
+    same parameters multiply the signal on both ways; otherwise the two count as unrelated.
 
     Returns:
         The signal, its permuted copy and the names of these parameters; None if there is no such pair.

@@ -271,12 +271,8 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
 
 
 def _find_common_factor(node: TracedNode) -> PerBuild:
-    """Returns a factor that can be taken out of a signal: that of a product of signals, or one shared by all terms of
-    a sum.
-
-    A product that sums along a growing axis, or contains weights, keeps its factor. The result is empty if there is
-    none.
-    """
+    """Returns the factor of a product of signals without a sum along a growing axis, or the one that all terms of a sum
+    of such products share; empty if there is none."""
     if node.is_weight or node.value_function is not None:
         return ()
     if isinstance(node, SumNode | EntryPick):
