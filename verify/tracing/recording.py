@@ -362,8 +362,8 @@ class Recorder(TorchFunctionMode):
     def is_recorded_whole(self, name: str, args: Any, keywords: Any) -> bool:
         """Returns whether a call is recorded as it is. Otherwise the aten calls inside it are recorded.
 
-        It is if it has a rule, is a function of at most one tensor that depends on parameters or the input, or writes
-        in place.
+        It is recorded as it is if it has a rule, is a function of at most one tensor that depends on parameters or
+        the input, or writes in place; without ``decompose`` also if it reads a single parameter.
         """
         moved = [x for x in iterate_leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
         if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
