@@ -223,7 +223,9 @@ class EquationNames:
         return self.signals[node.number]
 
     def name_parameter(self, node: Parameter) -> str:
-        """Returns the symbol of a parameter, or of a part of one, and records which slice the part covers.
+        """Returns the symbol of a parameter in the equations; a part of a parameter has its own.
+
+        It is also recorded which slice of the parameter the part is.
 
         Raises:
             Unreadable: two parts overlap.
@@ -258,7 +260,7 @@ class EquationNames:
         """Writes a tensor with its indices, such as ``W[a,b]``.
 
         Raises:
-            Unreadable: equations cannot contain it.
+            Unreadable: equations cannot contain it: it is a concatenation, or a sum or product of parameters alone.
         """
         if isinstance(node, Concatenation) or (node.is_weight and not isinstance(node, Parameter | FunctionNode)):
             what = (

@@ -112,7 +112,7 @@ def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSide
 
     Raises:
         Unreadable: it has no signal, or a factor that is not a power of the sizes.
-        UnabsorbedFactor: no parameter can absorb the factor.
+        UnabsorbedFactor: it has a factor that neither a multiplier nor a single parameter can stand for.
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
@@ -212,10 +212,10 @@ def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
 
 
 def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
-    """Returns the equation of a function, with the index that it acts along: ``y[a] = rmsnorm(x[a]; a)``.
+    """Returns the equation of a function, with the index along which it acts: ``y[a] = rmsnorm(x[a]; a)``.
 
     Raises:
-        Unreadable: the language does not have the function, or it is a top-K along an axis other than M.
+        Unreadable: equations do not have the function, or it is a top-K along an axis other than M.
     """
     names = writer.names
     name, indices = node.name, names.name_slots(node)

@@ -129,7 +129,9 @@ class DominatorTree:
         return a
 
     def list_dominators(self, number: int) -> list[int]:
-        """Returns the tensors that dominate a tensor, the earliest first."""
+        """Returns the tensors through which all of the computation of a tensor passes (they dominate it), the
+        earliest first.
+        """
         found: list[int] = []
         while (number := self.parent.get(number, ROOT)) != ROOT:
             found.insert(0, number)
@@ -290,13 +292,13 @@ class KnownFunctions:
     def find_function(self, y: int) -> KnownFunction | None:
         """Returns the recognised function that computes a tensor from an earlier one.
 
-        Of several, the one with the lowest rank is chosen, then the one with the earliest argument.
+        Of several, the one with the lowest ``KnownFunction.rank`` is chosen, then the one with the earliest argument.
 
         Args:
             y: the tensor.
 
         Returns:
-            The function, or None if there is none or the rules of the calls read the tensor better.
+            The function. None if there is none, or if reading the calls one by one, by their rules, is more exact.
         """
         run = self.runs[0]
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
@@ -318,7 +320,9 @@ class KnownFunctions:
         return best
 
     def _has_plain_calls_between(self, x: int, y: int) -> bool:
-        """Tests whether all calls that compute y from x are plain (see ``_are_plain_calls``)."""
+        """Tests whether all calls that compute y from x are linear and can be read one by one (see
+        ``_are_plain_calls``).
+        """
         return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
@@ -358,7 +362,9 @@ class KnownFunctions:
         return tuple(RecordedFunction(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
     def recognise_pair(self, x: int, y: int) -> KnownFunction | None:
-        """Returns the recognised function f with y = f(x), where x dominates y; None if it is not recognised."""
+        """Returns the recognised function f with y = f(x), for a y that is computed from x alone; None if it is not
+        recognised.
+        """
         if not self.runs[0].tensors[x].is_floating_point():
             return None
         maps = self.make_functions(x, y)

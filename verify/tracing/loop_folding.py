@@ -113,8 +113,8 @@ def _is_constant_factor(factor: PerBuild) -> bool:
 
 
 class UnlikeTerms(Exception):
-    """The error for terms of a sum that are no turns of one loop, as they differ in more than a number in their
-    names.
+    """The error for terms that no loop can have made, since they differ in more than one number, such as that of the
+    expert.
     """
 
 
@@ -151,7 +151,7 @@ class LoopFolder:
         return self.folded[node.number]
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
-        """Return the node with the loops in its sources merged."""
+        """Return the node with new sources, in which the terms that loops made are merged."""
         return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
@@ -177,7 +177,9 @@ class LoopFolder:
         return terms
 
     def fold_sum(self, node: TracedNode) -> TracedNode | None:
-        """Return the sum, with the terms that a loop made merged into one; None if it has none."""
+        """Return the sum with those terms merged that the iterations of a loop made; None if there are no such
+        terms.
+        """
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flatten_sum(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
@@ -240,7 +242,7 @@ class LoopFolder:
 
 
 class MergedTerms:
-    """The terms that the turns of a loop made, merged into one term with an index for the loop.
+    """The terms that the iterations of a loop made, merged into one term with an index for the loop.
 
     Attributes:
         node: The merged term.
@@ -284,8 +286,8 @@ class MergedTerms:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies_between_terms(self, numbers: Iterable[int]) -> bool:
-        """Return whether a number differs between the terms; it must then be the number of the turn, such as that of
-        the expert.
+        """Return whether a number differs between the terms. If so, it must be the number of the iteration (layer or
+        expert).
 
         Args:
             numbers: The number in each term.
@@ -373,7 +375,7 @@ class MergedTerms:
 
 
 def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two nodes that can be merged, as they differ at most in numbers of names."""
+    """Return a key that is equal for two nodes that differ at most in numbers of names, so that they may be merged."""
     if not node.sources:
         sizes = tuple(x.find_root().sizes for x in node.indices)
         return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes

@@ -36,7 +36,9 @@ DATA_READERS = ("embedding",)
 
 
 def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
-    """Returns the parameters of a module to which a parameter name of its reading refers."""
+    """Returns the parameters of a module that one name in the network read from it refers to, such as those of all
+    layers.
+    """
     named = dict(model.named_parameters())
     return [named[name].detach() for name, roles in match_roles(named, [role]).items() if roles]
 
@@ -440,7 +442,7 @@ def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]
 
 
 def _name_output(module: str) -> str:
-    """Returns the name under which the change of a module's output is reported."""
+    """Returns the name under which the change of a submodule's output is reported."""
     return f"{module}: output"
 
 

@@ -134,7 +134,7 @@ class TracedModel:
         return [role for network in self.networks for role in network.tensors]
 
     def with_frozen(self, found: Mapping[str, str]) -> TracedModel:
-        """Returns the reading in which parameters that do not train are marked as frozen, with notes on them.
+        """Returns a copy in which parameters that do not train are marked as frozen, with notes on them.
 
         Args:
             found: for every parameter the reason why it does not train, or "", as from ``gradients.explain_untrained``.
@@ -151,8 +151,8 @@ class TracedModel:
         return replace(self, text=text, network=network, notes=[*self.notes, *notes], blocked=blocked)
 
     def with_zero_starts(self, build: Build) -> TracedModel:
-        """Returns the reading in which trained matrices that the module initialises to zero (such as B of LoRA) are
-        marked so.
+        """Returns a copy in which those trained matrices are marked that the module initialises to zero (such as B of
+        LoRA).
 
         Args:
             build: the function that builds the module. Values from ``torch.empty`` do not count as zero.
@@ -375,7 +375,7 @@ def _has_growing_unit_dim(runs: Sequence[Recording]) -> bool:
 
 
 def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) -> TracedModel:
-    """Finds the parameters that do not train, and returns the reading with these frozen and noted.
+    """Finds the parameters that do not train, and returns the network with these frozen and noted.
 
     Args:
         reading: what was read so far.
@@ -402,10 +402,11 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
 
 
 def _find_untrained_stream(network: Network) -> str:
-    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if none exists.
+    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if there is
+    none.
 
-    When one layer is read as representative of all, changes of its input by earlier layers are not seen. For such a
-    signal these are the only changes, so that the answer would be wrong.
+    Only one layer is read, as representative of all, so that changes of its input by earlier layers are not seen. For
+    such a signal these are the only changes, and the exponents would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
