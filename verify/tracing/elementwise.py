@@ -119,7 +119,7 @@ def apply_function(
 
 
 def add_views(reader: Reader, views: Sequence[View]) -> View:
-    """Return the view of the elementwise sum of some signals, one of which may be a constant.
+    """Return the view of the elementwise sum of some signals, or of a signal and a constant.
 
     Raises:
         Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
@@ -219,8 +219,8 @@ def _iterate_terms(
         node: The sum.
         labels: The names that the dimensions of the node get in the result; by default their numbers.
         factor: A number by which the whole sum is multiplied, in each build of the module; empty for 1.
-        through_functions: Whether to look for terms also inside constants added, means subtracted and gradients
-            stopped, which do not change a structure key (``compute_structure_key``).
+        through_functions: Whether to ignore added constants, subtracted means and stopped gradients, and look for
+            terms in the signals below them, too.
         stops: Whether the gradient of the whole sum is stopped.
 
     Yields:
@@ -322,9 +322,9 @@ def compute_structure_key(
 ) -> Any:
     """Describe how a signal is computed, by a key; the difference of two signals with equal keys may cancel.
 
-    The key has the kinds of nodes up to ``depth`` levels deep, and the names of parameters. Inside functions, these
-    names do not count (unless ``with_names`` is false, when none count): relu(A x) and relu(B x) have equal keys, and
-    their means cancel in a difference. Means that are subtracted do not change the key, nor do stopped gradients if
+    The key has the kinds of nodes up to ``depth`` levels deep, and the names of parameters. Inside functions these
+    names do not count: relu(A x) and relu(B x) have equal keys, and their means cancel in a difference. If
+    ``with_names`` is false, names count nowhere. Subtracted means do not change the key, nor do stopped gradients if
     ``ignore_stops`` is set.
     """
     node = skip_same_size_nodes(node)
@@ -358,8 +358,8 @@ def multiply_views(reader: Reader, a: View, b: View) -> View:
 def scale_view(reader: Reader, x: View, by: View) -> View:
     """Return the view of a signal times a constant.
 
-    A number that differs between builds of the module becomes a factor (a power of the sizes). Any other constant is
-    left out of the equations with a note, as it leaves the size of the signal unchanged.
+    A number that differs between builds of the module becomes a factor (a power of the sizes). Most other constants
+    are left out of the equations, as they leave the size of the signal unchanged.
     """
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)

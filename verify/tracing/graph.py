@@ -1,7 +1,8 @@
 """Represents torch tensors as views of graph nodes, and rewrites whole graphs.
 
-A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
-sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
+A torch dimension consists of indices (``IndexClass``), the slowest first; ``x.view(-1)`` of a matrix has two. Indices
+that are contracted or added become one class, whose sizes in all builds of the module tell its axis. Read next:
+``reader.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
 
 
 def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
-    """Change one dimension of a node by changing the sources that have this dimension, as ``(W x + b)[:k] -> W[:k] x
-    + b[:k]``.
+    """Change one dimension of a node by changing it in the sources: a slice of (W x + b) is W[:k] x + b[:k].
 
     The dimension may be split into several by this, or removed.
 
@@ -156,8 +156,8 @@ class View:
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
     def get_index(self, entry: int | IndexClass) -> IndexClass:
-        """Return the index class of an entry of ``dims``, which is the number of a dimension of the node or the class
-        itself.
+        """Return the index class of an entry of ``dims``, which is the number of a dimension of the node, or a class
+        already.
         """
         return (self.node.indices[entry] if isinstance(entry, int) else entry).find_root()
 

@@ -1,7 +1,7 @@
-"""Defines the graph as which a module is read, with one class for each kind of node.
+"""Defines the nodes of the graph that is made from a module. A node is a tensor; its class says how it is computed.
 
-A slot is one of the indices of a node. Every node computes its exact value from those of its sources, so that a reading
-can be held against the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
+A slot is one of the dimensions of a node. Every node can compute its exact value from those of its sources, so that
+the graph can be compared with the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class TracedNode:
         it.
 
         Raises:
-            Unreadable: The node has no value, since it stands for no single tensor.
+            Unreadable: The node has no value of its own, like a parameter that stands for those of all layers.
         """
         raise self.fail(f"reads {self}, which is no signal")
 
@@ -340,8 +340,9 @@ class SumNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class FixedConcatenation(SumNode):
-    """A concatenation along an axis of fixed size. Equations write it as a sum of the parts, since all are of the
-    same size.
+    """A concatenation along an axis of fixed size.
+
+    Equations write it as the sum of the parts, which is as large (in powers of the sizes).
 
     Attributes:
         slot: The dimension along which parts are concatenated.

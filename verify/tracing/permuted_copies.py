@@ -1,6 +1,8 @@
-"""Permuted copies of a signal (rotary's swapped halves).
+"""Finds out whether a node is computed from a permuted copy of a signal, such as the swapped halves in rotary
+embeddings.
 
-A permutation P keeps the size, but x and P x are different signals in a product or a sum.
+A permutation P keeps the size, and equations leave it out. They would therefore take x and P x in a product or a sum
+for the same signal, which is refused.
 """
 
 from __future__ import annotations
