@@ -175,8 +175,7 @@ class TracedModel:
         """Returns which multipliers are undecided, since the share of active experts K/M differs between base and
         target.
 
-        The factor that the module itself applies there may then depend on K or on M, and all experts were active when
-        it was read.
+        If all experts were active when the module was read, its own factor at a multiplier may depend on K or on M.
 
         Args:
             base: the sizes of the tuned model.

@@ -153,8 +153,8 @@ def _convert_operand(
 ) -> View:
     """Converts a constant of the module that is an operand of a product into a constant of the equations.
 
-    If it differs along a growing axis over which is summed, and only weights share this axis, it becomes a frozen
-    parameter instead.
+    If it differs along a growing axis over which the product is summed, and only weights share this axis, it becomes
+    a frozen parameter instead.
 
     Args:
         reader: the reader.
@@ -244,10 +244,10 @@ def _build_contraction(
 def _is_signal_made_matrix(
     reader: Reader, node: ContractionNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
 ) -> bool:
-    """Tests whether an operand is a matrix that depends on signals and acts on another signal, such as (g_1 A + g_2
-    B) x.
+    """Tests whether an operand is a matrix that depends on signals and acts on another signal: (sum over e of g_e
+    W_e) x.
 
-    Such a product is multiplied out, so that the parameters A and B themselves act on x.
+    Such a product is multiplied out, so that the parameters W_e themselves act on x.
 
     Args:
         reader: the reader.

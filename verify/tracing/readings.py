@@ -118,7 +118,7 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
 
     Args:
         q: the module.
-        last: whether this is the second time in the order of strategies, after reading by shape at small sizes.
+        last: whether this is the second attempt in ``READINGS``, made if small sizes do not even give shapes.
 
     Returns:
         The network; None if there is no reason to expect another result than at small sizes.

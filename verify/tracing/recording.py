@@ -2,8 +2,7 @@
 
 A torch function mode sees each call before it is decomposed. Inside a call without a rule, a dispatch mode sees the
 aten calls, which are looked up under the same names. Nothing is compiled, so loops that depend on data run as they are.
-Read
-next: ``reader.py``.
+Read next: ``reader.py``.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Recording:
 
     @property
     def call_names(self) -> list[tuple[str, str]]:
-        """The (name, module) pairs of all calls. Two runs are comparable if these agree."""
+        """The (name, module) pairs of all calls. Two runs can be compared tensor by tensor if these agree."""
         return [(call.name, call.module) for call in self.calls]
 
     @cached_property
@@ -608,11 +607,11 @@ def record_forward(
     recorder, hooks = Recorder(strict, force_topk, decompose), []
 
     def make_push_hook(name: str) -> Callable[..., None]:
-        """Returns a hook that puts a module's path on the stack when the module is called."""
+        """Returns a hook that is run when a submodule is called, and puts its path on the stack ``Recorder.path``."""
         return lambda module, args: recorder.path.append(name)
 
     def pop_path(module: nn.Module, args: Any, out: Any) -> None:
-        """Removes the module's path from the stack and records its output."""
+        """Removes the path of a submodule that returns from the stack, and records its output."""
         where = recorder.path.pop()
         if (x := next(iterate_leaves(out, Tensor), None)) is not None and x.is_floating_point():
             recorder.run.outputs[where] = recorder.make_ref(x)
@@ -698,7 +697,7 @@ def find_losses(out: Any) -> dict[str, Tensor]:
 
 
 def find_balance_buffers(run: Recording) -> list[str]:
-    """Returns the names of buffers that affect the output only through which candidates a top-K selects.
+    """Returns the names of buffers that affect the output only by deciding which candidates a top-K selects.
 
     Such a buffer is the bias of load balancing without an auxiliary loss.
     """

@@ -208,8 +208,7 @@ class WeightUses:
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
-        """Notes that the result of a call is a weight with permuted dimensions, if the call does only this; returns
-        whether so.
+        """Tests whether a call only permutes the dimensions of one weight; if so, its result counts as this weight.
 
         Args:
             call: the call.
@@ -304,7 +303,7 @@ def _list_summed_dims(call: TorchCall, dims: int) -> list[int]:
 
 
 def _probe_dims(call: TorchCall, run: Recording, number: int) -> DimUses | None:
-    """Finds out how a call without a rule uses the dimensions of a weight, by changing some of its entries at a time.
+    """Finds out how a call without a rule uses the dimensions of a weight, by changing some of its entries.
 
     A dimension indexes the output if changing the entries at its position j changes the result at a single position
     of a dimension of the same size. Otherwise it is summed. None means that the call cannot be run again.
