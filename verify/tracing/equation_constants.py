@@ -24,7 +24,7 @@ def make_fixed_constant(
     dims: Dims,
     kind: type[EquationConstant] = EquationConstant,
 ) -> View:
-    """Returns a constant tensor of the module as a constant of the equations, which must have a fixed size.
+    """Returns a constant tensor of the module as a constant of the equations. The size of its entries must not grow.
 
     Args:
         reader: the reader.
@@ -34,7 +34,7 @@ def make_fixed_constant(
         kind: class of the node.
 
     Raises:
-        Unreadable: its root mean square changes with the sizes of the model.
+        Unreadable: its root mean square is zero or changes with the sizes of the model.
     """
     value = values[0].double().reshape([c.find_root().sizes[0] for c in classes])
     sizes = [float(v.double().square().mean().sqrt()) for v in values]
@@ -49,7 +49,7 @@ def make_fixed_constant(
 
 
 def convert_constant(reader: Reader, x: View) -> View:
-    """Returns a constant tensor that a call reads as a constant of the equations.
+    """Returns a constant argument of a call as a constant of the equations.
 
     Raises:
         Unreadable: its entries differ along an axis that grows, or their size changes with the sizes of the model.
@@ -68,7 +68,8 @@ def convert_constant(reader: Reader, x: View) -> View:
 
 
 def varies_along_growing_axis(x: View) -> bool:
-    """Returns whether the entries of a constant differ along an axis that grows and their size stays the same.
+    """Returns whether the entries of a constant differ along an axis that grows while their root mean square stays
+    the same.
 
     Such a constant can be written as a parameter that is not trained.
     """

@@ -176,7 +176,7 @@ def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSide
 
 
 def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
-    """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
+    """Returns the equation of a sum; a term that lacks indices of the sum is multiplied by a constant that has them."""
     names = writer.names
     indices, terms = names.name_slots(node), []
     for t, labels in node.sources:
@@ -194,8 +194,8 @@ def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
 def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
-    The constant has the same value along axes that grow. If the one of the module varies there, a frozen parameter is
-    added as well.
+    A constant of the equations has one value along axes that grow. If that of the module varies there, a frozen
+    parameter is added as well.
     """
     names = writer.names
     indices = names.name_slots(node)
@@ -262,7 +262,7 @@ def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
 
 
 def _write_statement(writer: NetworkWriter, node: TracedNode) -> EquationSides:
-    """Returns the left indices and the right side of the equation of a node.
+    """Returns the equation of a node: the indices on its left side, and its right side as text.
 
     Raises:
         Unreadable: no equation can express it.

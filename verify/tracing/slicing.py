@@ -1,4 +1,4 @@
-"""Slices and entries of views, which are pushed down to the tensors they are made of.
+"""Reads slices and single entries of tensors, by slicing the parameters and signals from which these are computed.
 
 Read next: ``products.py``, ``data_movement.py`` (rules for views and slices).
 """
