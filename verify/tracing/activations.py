@@ -25,10 +25,10 @@ ELEMENTWISE_FUNCTIONS = tuple(name for name, f in FUNCTIONS.items() if f.kind ==
 
 
 def is_generic_activation(f: Callable[[Tensor], Tensor]) -> bool:
-    """Tests whether a function, minus its value at zero, has the class of silu(u) + tanh(u).
+    """Tests whether a function can stand for silu(u) + tanh(u), since it has the same powers, sign and growth.
 
-    Its even part and the nonlinear part of its odd part are nonzero, it has the sign of its argument (or the opposite
-    sign), and it grows at most linearly.
+    Minus its value at zero, the function must have an even part, a linear and a nonlinear odd part, and the sign of
+    its argument (or the opposite sign), and must grow at most linearly.
 
     Args:
         f: the function, of a tensor of any shape.
@@ -44,7 +44,7 @@ def is_generic_activation(f: Callable[[Tensor], Tensor]) -> bool:
 
 
 def measure_properties(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
-    """Determines from its values the properties of a function that ``functions.toml`` declares.
+    """Determines from the values of a function the properties that ``functions.toml`` declares for known functions.
 
     Args:
         f: the function, of a tensor of any shape.
@@ -82,25 +82,27 @@ def measure_properties(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
 
 
 def matches_class(kind: FunctionKind, values: dict[str, object]) -> bool:
-    """Tests whether properties determined from values agree with the declaration of a function.
+    """Tests whether the measured properties of a function agree with those declared for a known function.
 
     Powers, boundedness, steepness and homogeneity must be equal; positivity, monotonicity and sign must hold where
     they are declared.
 
     Args:
-        kind: the declaration.
-        values: the properties, as ``measure_properties`` returns them.
+        kind: the declaration of the known function.
+        values: the properties of the other one, as ``measure_properties`` returns them.
     """
     same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "steep", "homogeneous"))
     return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))
 
 
 def find_function_of_class(f: Callable[[Tensor], Tensor], name: str = "") -> str:
-    """Returns the name of a function of the language with the same class, up to a sign; "" if there is none.
+    """Returns the name of a function of the equations that has the same properties as f or -f; "" if there is none.
+
+    The engine gives equal exponents for functions with equal properties (powers, boundedness, ...).
 
     Args:
         f: the function.
-        name: the function that is preferred if several have the class.
+        name: the function that is preferred if there are several.
 
     Examples:
         >>> find_function_of_class(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
@@ -155,7 +157,9 @@ def _round_near_integer(number: float) -> float:
 
 
 def determine_sign(f: Callable[[Tensor], Tensor]) -> int:
-    """Returns the sign of the even part of a function minus its value at zero; for an odd function, that at u > 0.
+    """Returns the sign of the even part of f(u) - f(0); for an odd function, that of f at u > 0.
+
+    It tells whether f or -f is to be replaced by a function such as relu.
 
     Examples:
         >>> [determine_sign(f) for f in (torch.relu, lambda x: x.clamp(max=0), torch.tanh, lambda x: -x)]

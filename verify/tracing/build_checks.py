@@ -33,7 +33,7 @@ def check_build_result(beside: Sequence[Any]) -> None:
     """Checks what ``build`` returns in addition to the module.
 
     Args:
-        beside: optimizers, the input of the module, or None.
+        beside: the values returned with the module; optimizers, the input of the module and None are allowed.
 
     Raises:
         UsageError: there is anything else, or a sparse input.

@@ -39,7 +39,10 @@ class GuessedInput(tuple[Any, ...]):
 
 
 class RequestedSizes(dict[str, int]):
-    """A dict of sizes for a first call of ``build``. It records which axes are read, and has a default for each."""
+    """A dict of sizes for a first call of ``build``, which finds out the axes that ``build`` reads.
+
+    An axis that is not given gets a default size and is added to the dict, also if it is read by ``get``.
+    """
 
     def __missing__(self, axis: str) -> int:
         if len(self) >= MAX_AXES:
@@ -52,11 +55,11 @@ class RequestedSizes(dict[str, int]):
 
 
 class LimitedSizes(dict[str, int]):
-    """A mapping that hides some axes from ``build``: for these, ``sizes.get(axis, default)`` returns the default.
+    """A dict of sizes that hides some axes from ``build``: for these, ``sizes.get(axis, default)`` returns the default.
 
     Attributes:
         sizes: the sizes of all axes.
-        axes: the axes that replace defaults.
+        axes: the axes that are not hidden.
     """
 
     def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
@@ -72,7 +75,10 @@ class LimitedSizes(dict[str, int]):
 
 
 def limit_sizes(build: Build, axes: Collection[str]) -> Build:
-    """Wraps ``build`` so that it gets the sizes of ``axes``, and of any axis that it reads without a default."""
+    """Wraps ``build`` so that ``sizes.get(axis, default)`` returns the default for all axes but the given ones.
+
+    An axis that is read without a default, as ``sizes["N"]``, always has its size.
+    """
     return lambda sizes: build(LimitedSizes(sizes, axes))
 
 
@@ -162,7 +168,7 @@ def call_build(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tup
 
 
 def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
-    """Builds a module in float64 on the CPU.
+    """Builds a module in float64 on the CPU, and its input.
 
     Args:
         build: function that returns a module, or a tuple of it and its optimizers, its input (a tensor, a tuple, or a
@@ -228,7 +234,9 @@ def _to_float64(x: Any) -> Any:
 
 
 def enlarge_axis(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
-    """Returns the sizes with one axis multiplied by ``times``. If all experts are active, K grows along with M."""
+    """Returns the sizes with one axis multiplied by ``times``. If all experts are active (K = M), K grows along
+    with M.
+    """
     together = axis == "M" and sizes.get("K") == sizes["M"]
     return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 

@@ -24,7 +24,9 @@ from .rule_table import register_rule
 
 @register_rule("setitem")
 def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
-    """Reads ``base[key] = value`` for a new tensor; assignments to all of its parts together are a concatenation.
+    """Reads ``base[key] = value`` for a new tensor, such as one from ``torch.empty``.
+
+    Once values are assigned to all of its parts, the tensor is the concatenation of these values.
 
     Raises:
         Unreadable: the value is a number, or the parts are not contiguous along one dimension.
@@ -51,7 +53,7 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
 
 @register_rule("cat")
 def join_tensors(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
-    """Reads ``torch.cat``; empty constants are ignored."""
+    """Reads ``torch.cat``; constants without entries are ignored."""
     parts = [p for p in given if not p.is_constant or p.values[0].numel()]
     if len(parts) == 1:
         return parts[0]
@@ -67,20 +69,20 @@ def stack_tensors(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
 
 
 def concatenate_views(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Returns the concatenation of views along dimension d.
+    """Returns the concatenation of tensors along dimension d.
 
     Along an axis that grows, the parts stay separate until a product sums over the axis. Along an axis of fixed size,
-    the concatenation is read as the sum of its parts, which has the same size; constant parts are omitted there. Parts
-    that are zero are always omitted.
+    the concatenation is read as the sum of its parts, which is as large; constant parts are omitted there. Parts that
+    are zero are always omitted.
 
     Args:
         reader: the reader.
-        parts: the views.
+        parts: the tensors.
         d: the dimension.
-        shapes: the shape of the result at every build.
+        shapes: the shape of the result in each build of the module.
 
     Raises:
-        Unreadable: the parts repeat along the dimension, or share several of its indices.
+        Unreadable: a part is expanded (broadcast) along the dimension, or the dimension consists of several indices.
     """
     live, sizes = [p for p in parts if not p.is_constant], tuple(shape[d] for shape in shapes)
     wide = [

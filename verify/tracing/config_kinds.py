@@ -27,7 +27,8 @@ PROBED_DEPTH = 2
 
 
 class ConfigKinds(ConfigFamily):
-    """What the numbers of a configuration mean.
+    """A transformers configuration, and what each of its numbers means, inferred from the shapes of models built from
+    it.
 
     Args:
         record: the configuration, as read from JSON.
@@ -38,10 +39,10 @@ class ConfigKinds(ConfigFamily):
         full: the complete configuration, without keys that transformers derives from others.
         derived: the keys that transformers derives from others.
         unset: keys whose value is null.
-        axes: maps each axis to the key that sets its size: N, L, and for models with experts M, K, N_e.
-        kinds: maps every other size to its kind: ``width``, ``count`` (of heads), ``dimension`` (of heads), ``expert``
-            (a width that grows like N_e) or ``table``.
-        pattern: maps each key that selects kinds of layers to a function from the number of layers to its value.
+        axes: for each axis, the key that sets its size: N, L, and for models with experts M, K, N_e.
+        kinds: for every other key of a size, its kind: ``width``, ``count`` (of heads), ``dimension`` (of heads),
+            ``expert`` (a width that grows like N_e) or ``table`` (rows of an embedding).
+        pattern: for each key that selects kinds of layers, a function from the number of layers to its value.
         long: keys that set the number of layers.
         bound: keys whose number can only be changed together with that of another key.
         mixed: whether some layers have experts and others do not.
@@ -79,8 +80,8 @@ class ConfigKinds(ConfigFamily):
     def _build_completed(self) -> Skeleton:
         """Builds the full model without values and returns its shapes.
 
-        If transformers cannot build it as given, one or two keys that are null are set to a small number, or a boolean
-        is inverted; the change is kept in ``full`` and ``added``.
+        If transformers cannot build it as given, one or two keys that are null are set to a small number, or a
+        boolean is inverted, until it can. The change is kept in ``full`` and ``added``.
         """
         single = [{k: SMALL_HEAD} for k in self.unset] + [
             {k: not v} for k, v in self.full.items() if isinstance(v, bool)
@@ -95,7 +96,9 @@ class ConfigKinds(ConfigFamily):
         return self.build_skeleton(self.full)
 
     def _is_derived(self, key: str, each: bool = False) -> bool:
-        """Returns whether transformers computes the number of a key from others when the key is omitted.
+        """Returns whether transformers computes the number of a key from other numbers if the key is omitted.
+
+        This is tested by doubling the other numbers.
 
         Args:
             key: the key, such as the head dimension of a model whose heads have two parts.
@@ -113,9 +116,9 @@ class ConfigKinds(ConfigFamily):
     # layers ---------------------------------------------------------------------------------------------------
 
     def _find_depth(self) -> None:
-        """Finds the keys that set the number of layers: those with which the number of layers of the model changes.
+        """Finds the keys that set the number of layers, by changing them and counting the layers of the model.
 
-        If there is none, the length of lists (one entry for each layer) sets it.
+        If there are none, the length of lists (one entry for each layer) sets it.
         """
         self.depth = len(self.whole.layers)
         keys, less = [k for k in self._list_number_keys() if self.full[k] == self.depth], self.depth - 1 or 2
@@ -139,8 +142,11 @@ class ConfigKinds(ConfigFamily):
         return options | dict.fromkeys(self.long, depth) | {k: value(depth) for k, value in self.pattern.items()}
 
     def _find_experts(self) -> None:
-        """Finds the key of the number of experts M. Increasing it makes stacks of matrices longer, or adds modules to a
-        list, and changes no matrix except one side of the router."""
+        """Finds the key that sets the number of experts M.
+
+        Increasing it makes stacks of matrices longer, or adds modules to a list, and changes no matrix except one
+        side of the router.
+        """
         stacks, at = self.whole.find_stacks(), max(len(self.whole.layers), 1)
         counts = {self.whole.dims[name][k] // (at if k == 0 else 1) for name, k in stacks}
         for key in [k for k in self._list_number_keys() if 1 < self.full[k] in counts]:
@@ -156,32 +162,46 @@ class ConfigKinds(ConfigFamily):
                     return
 
     def _count_added(self, dim: Dim, factor: float) -> float:
-        """Returns how many entries a dimension gains, or how many modules each layer gains, when its size grows by
-        ``factor``."""
+        """Returns how many entries a dimension gains (or modules each layer gains) when its size is multiplied by
+        ``factor``.
+        """
         size = self.whole.dims.get(dim[0], (0,))[dim[1]]
         gained = (factor - 1) * size / (max(len(self.whole.layers), 1) if dim[1] == 0 else 1)
         return round(gained) if math.isfinite(gained) else math.inf
 
     def _compare_with(self, before: Skeleton, options: Options) -> dict[Dim, float] | None:
-        """Returns the dimensions that change under these options, with their ratios, or None if the model cannot be
-        built."""
+        """Builds the model with other options and returns the dimensions that change, with their ratios.
+
+        Returns None if the model cannot be built.
+
+        Args:
+            before: the shapes to compare with.
+            options: the options.
+        """
         made = self.try_skeleton(options)
         return None if made is None else before.compare_shapes(made)
 
     def _has_experts(self, layer: frozenset[tuple[str, tuple[int, ...]]]) -> bool:
-        """Returns whether a layer has parameters of experts."""
+        """Returns whether a layer has parameters of experts.
+
+        Args:
+            layer: its parameters, as (name, shape).
+        """
         stacked = {name.partition("*.")[2] for name in self.stacked}
         return any(name in stacked for name, _ in layer)
 
     def _find_pattern(self) -> None:
-        """Finds values for the keys that select kinds of layers such that all layers are of one kind.
+        """Finds values for the keys that select kinds of layers so that all layers are of one kind, and fills
+        ``pattern``.
 
         The kind is the one with experts if some layers have them, or the one without if ``dense`` is set.
         """
 
         def fits(made: Skeleton | None) -> int:
-            """Scores a model: 0 if it cannot be built; 1, plus 2 if every layer is of the kind to be read, plus 1 if
-            all layers are alike. 4 is the best score."""
+            """Scores a model: 0 if it cannot be built, up to 4 if all layers are alike and of the kind to be read.
+
+            One that can be built has 1, plus 2 if every layer is of that kind, plus 1 if all layers are alike.
+            """
             if made is None:
                 return 0
             kinds = [self._has_experts(x) is not self.dense for x in made.layers] if "M" in self.axes else [True]
@@ -215,13 +235,16 @@ class ConfigKinds(ConfigFamily):
             self.axes.pop("M", None)
 
     def _may_select_layers(self, key: str) -> bool:
-        """Returns whether a key could select kinds of layers; those of depth and of axes could not."""
+        """Returns whether a key could select kinds of layers: any but the keys of the depth and of axes."""
         return key not in (*self.long, *self.axes.values())
 
     # sizes ----------------------------------------------------------------------------------------------------
 
     def _find_kinds(self) -> None:
-        """Classifies the remaining numbers by the shapes and module attributes that change when each is doubled."""
+        """Finds the meaning of the remaining numbers and fills ``kinds``, ``axes`` and ``bound``.
+
+        Each number is doubled; the shapes and the numbers stored in modules that then change tell what it is.
+        """
         assert self.short is not None
         base, options = self.short, self.with_depth(PROBED_DEPTH)
         keys = [k for k in self._list_number_keys() if k not in (*self.long, *self.pattern)]
@@ -271,7 +294,13 @@ class ConfigKinds(ConfigFamily):
         ]
 
         def exact(a: str, b: str) -> bool:
-            """Returns whether some dimension is the product of the two numbers (head count times head dimension)."""
+            """Returns whether some dimension is the product of two numbers, as of the number of heads and their
+            dimension.
+
+            Args:
+                a: the key of one number.
+                b: the key of the other.
+            """
             pairs = [(moves[a][d], moves[b][d]) for d in moves[a].keys() & moves[b].keys()]
             return any(2 in pair and min(pair) > 1 for pair in pairs)
 
@@ -306,7 +335,9 @@ class ConfigKinds(ConfigFamily):
                     self.kinds[k] = "expert" if inside else "width"
 
     def _divides_one_of(self, key: str, changed: Mapping[str, float], whole: list[float]) -> bool:
-        """Returns whether a module stores one of the numbers ``whole`` divided by the number of a key.
+        """Returns whether a module stores the quotient of one of the numbers ``whole`` and the number of a key.
+
+        If the width divided by it is stored, the key is a number of heads.
 
         Args:
             key: the key.
@@ -319,25 +350,31 @@ class ConfigKinds(ConfigFamily):
         return any(n * self.full[key] in whole for n in halved)
 
     def _count_table_columns(self, key: str) -> int:
-        """Returns how many embedding tables have rows of the length that a key gives."""
+        """Returns how many embeddings have as many columns as the number of a key says."""
         assert self.short is not None
         return sum(self.full[key] in self.short.dims.get(x, ())[2:] for x in self.short.tables)
 
 
 def _path_in_first_layer(parent: str) -> str:
-    """Returns a masked path with 0 for every number: the path in the first layer."""
+    """Returns the path of a module in which ``*`` stands for layer numbers, for the first layer: with 0 in place of
+    ``*``.
+    """
     return parent.replace("*", "0")
 
 
 def _find_common_module(names: set[str]) -> str:
-    """Returns the path of the innermost module that contains all of these parameters, or "" if that is the layer."""
+    """Returns the path of the innermost module that contains all of these parameters; "" if this is a layer or the
+    model.
+    """
     paths = [x.split(".")[:-1] for x in sorted(names)]
     same = [x[0] for x in zip(*paths, strict=False) if len(set(x)) == 1]
     return "" if not same or same[-1] == "*" else ".".join(same)
 
 
 def list_layer_patterns(value: Any, depth: int) -> Iterator[Callable[[int], Any]]:
-    """Yields candidates for the value of a key that selects kinds of layers, as functions of the number of layers.
+    """Yields values that a key which selects kinds of layers might have, each as a function of the number of layers.
+
+    A list such as ["dense", "moe", "moe"] gives all dense, all moe, and both in turn.
 
     Args:
         value: the value in the configuration: a list with an entry for each layer, another list, or a number of layers.
@@ -354,5 +391,5 @@ def list_layer_patterns(value: Any, depth: int) -> Iterator[Callable[[int], Any]
 
 
 def choose_layer_kind(kinds: list[Any]) -> Any:
-    """Returns the most frequent kind of layer, or full attention if any layer has it."""
+    """Returns the most frequent entry of a list of kinds of layers, or full attention if any layer has it."""
     return max(kinds, key=lambda x: (x == PREFERRED_LAYER, kinds.count(x)))

@@ -39,8 +39,8 @@ class ConfigDifference:
     """What differs between two configurations of one model.
 
     Attributes:
-        stays: keys of sizes that usually grow with an axis but are equal in both.
-        grows: keys of sizes that usually stay fixed but differ.
+        stays: keys of sizes that follow an axis in other models but are equal in both.
+        grows: keys of sizes that stay fixed in other models but differ.
         constants: keys of numbers that affect no shape, with both values.
         others: all other keys that differ, with both values.
     """
@@ -52,12 +52,12 @@ class ConfigDifference:
 
 
 class ProbedConfig(ConfigKinds):
-    """A configuration whose numbers are classified, and the small models that are built from it.
+    """A configuration with the meaning of its numbers, from which small models can be built and run.
 
     Attributes:
-        overrides: options that small models need in order to run, other than the ones of their kind.
+        overrides: options that small models need in order to run, other than those that set sizes or select layers.
         min_depth: number of layers of a small model: one, or two if the model cannot be built with one.
-        error: the error of the small models, or None if they run.
+        error: the error that small models raise, or None if they run.
     """
 
     def __init__(self, record: Mapping[str, Any], path: str, dense: bool = False) -> None:
@@ -70,12 +70,12 @@ class ProbedConfig(ConfigKinds):
     def choose_options(
         self, sizes: Mapping[str, int], depth: int, beside: ConfigDifference = ConfigDifference()
     ) -> Options:
-        """Returns the options of a small model.
+        """Returns the options of a small model of the same kind.
 
         Args:
             sizes: the size of every axis but L.
             depth: the number of layers.
-            beside: what another configuration of the model has different; by default every size of ``GROWING_KINDS``
+            beside: what differs in another configuration of the model; by default every size of ``GROWING_KINDS``
                 grows.
         """
         n, width = sizes["N"], self.full[self.axes["N"]]
@@ -110,7 +110,7 @@ class ProbedConfig(ConfigKinds):
         return found | {key: sizes[axis] for axis, key in self.axes.items() if axis != "L" and axis in sizes}
 
     def _find_largest_head(self) -> int:
-        """Returns the largest head dimension in the full configuration."""
+        """Returns the largest dimension of a head in the full configuration."""
         by_kind = {kind: [self.full[k] for k, x in self.kinds.items() if x == kind] for kind in ("dimension", "count")}
         counts, width = by_kind["count"], self.full[self.axes["N"]]
         return max([*by_kind["dimension"], *([max(width // max(counts), 1)] if counts else [])], default=SMALL_HEAD)
@@ -122,13 +122,12 @@ class ProbedConfig(ConfigKinds):
         constants: Mapping[str, tuple[str, Fraction]] | None = None,
         instead: Mapping[str, Any] | None = None,
     ) -> Callable[[Mapping[str, int]], tuple[nn.Module, Options]]:
-        """Returns a function from sizes to (small model, its input).
+        """Returns a function that builds a small model at given sizes; it returns the model and its input.
 
         Args:
             deep: whether L is an axis; otherwise the models have ``min_depth`` layers.
-            beside: what another configuration of the model has different.
-            constants: maps keys to (axis, power): in the models, the constant is proportional to this power of the
-                size.
+            beside: what differs in another configuration of the model.
+            constants: for some keys, (axis, power): their number is made proportional to this power of the size.
             instead: options that replace those of the small models.
 
         Raises:
@@ -150,7 +149,7 @@ class ProbedConfig(ConfigKinds):
         return build
 
     def compare(self, other: Mapping[str, Any]) -> ConfigDifference:
-        """Compares with the record of another configuration of the family and returns what differs."""
+        """Compares with another configuration of the family, given as read from JSON, and returns what differs."""
         given = {k: v for k, v in other.items() if k not in METADATA_KEYS}
         its = {
             k: v for k, v in self.build_config(given).to_dict().items() if k not in {*METADATA_KEYS, *self.derived}
@@ -180,7 +179,7 @@ class ProbedConfig(ConfigKinds):
         return ConfigDifference(frozenset(stays), frozenset(grows), numbers, others)
 
     def changes_output(self, name: str, values: tuple[Any, Any]) -> bool:
-        """Returns whether a small model computes something else with the second value of an entry than with the first.
+        """Returns whether the output of a small model depends on which of two values an entry of the configuration has.
 
         Args:
             name: path of the entry, with dots between nested keys.
@@ -200,8 +199,10 @@ class ProbedConfig(ConfigKinds):
         return one.shape != other.shape or float((one - other).abs().max()) > 1e-9 * float(one.abs().max())
 
     def find_head_growth(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Returns the head dimensions in another configuration and in this one if both they and the numbers of heads
-        differ, otherwise None."""
+        """Returns the dimensions of a head in another configuration and in this one.
+
+        Returns None unless both these dimensions and the numbers of heads differ.
+        """
         counts = [k for k, kind in self.kinds.items() if kind == "count"]
         its = self.full | self.build_config({k: v for k, v in other.items() if k not in METADATA_KEYS}).to_dict()
         most = max(counts, key=lambda k: self.full[k], default="")
@@ -214,12 +215,14 @@ class ProbedConfig(ConfigKinds):
         return None if one == two else (one, two)
 
     def make_longer_heads(self) -> Options:
-        """Returns the record of a configuration that is twice as wide and has the same number of heads."""
+        """Returns a configuration that is twice as wide, with heads of twice the dimension and the same number of
+        heads.
+        """
         grow = {self.axes["N"], *(k for k, kind in self.kinds.items() if kind in ("width", "dimension"))}
         return {"model_type": self.family} | {k: 2 * v if k in grow else v for k, v in self.full.items()}
 
     def sizes(self, record: Mapping[str, Any] | None = None) -> dict[str, int]:
-        """Returns the size of every axis in a record of the family; without a record, in this configuration."""
+        """Returns the size of every axis in another configuration of the family; without one, in this configuration."""
         given = {k: v for k, v in (record or {}).items() if k not in METADATA_KEYS}
         full = self.full if record is None else self.full | self.build_config(given).to_dict()
         return {axis: full[key] for axis in ("N", "N_e", "M", "K", "L") if (key := self.axes.get(axis))}
@@ -227,7 +230,7 @@ class ProbedConfig(ConfigKinds):
     def _find_small(self) -> None:
         """Finds the options that small models need in order to run, and the key of the number of active experts K.
 
-        K is the option whose increase from 1 to 2 makes a top-K call select 2 of M experts.
+        The latter is the key for which an increase from 1 to 2 makes a top-K call select 2 of M experts.
         """
         at = {"N": BASE_WIDTH, "N_e": 24, "M": 4}
         self._choose_bound_kinds(at)
@@ -257,8 +260,10 @@ class ProbedConfig(ConfigKinds):
                     break
 
     def _choose_bound_kinds(self, sizes: Mapping[str, int]) -> None:
-        """Assigns kinds to numbers that can only be changed together: the first assignment with which models of two
-        widths can be built."""
+        """Decides whether numbers that can only be changed together are numbers of heads, head dimensions or neither.
+
+        The first choice is taken for which models of two widths can be built.
+        """
         bound = [k for k in self.bound if k not in (*self.axes.values(), *self.free, *self.kinds)]
         kept = dict(self.kinds)
         for kinds in product(("count", "dimension", ""), repeat=len(bound)) if bound else ():
@@ -270,8 +275,10 @@ class ProbedConfig(ConfigKinds):
         self.kinds = kept
 
     def _find_error(self, sizes: Mapping[str, int]) -> Exception | None:
-        """Builds and runs small models of two widths, with one layer or else two, and returns the error, or None if
-        they run."""
+        """Builds and runs small models of two widths, and returns the error that is raised; None if there is none.
+
+        The models have one layer; if this fails, two.
+        """
         found: Exception | None = None
         for self.min_depth in (1, PROBED_DEPTH):
             try:
@@ -285,7 +292,9 @@ class ProbedConfig(ConfigKinds):
         return found
 
     def _record_topk(self, options: Options) -> list[tuple[int, int]]:
-        """Runs a small model and returns (k, number of candidates) for each top-K call; empty if it fails."""
+        """Runs a small model and returns (k, number of candidates) for each of its ``topk`` calls; empty if it
+        fails.
+        """
         spy = TopKSpy()
         try:
             model = self.build_model(options)
@@ -311,7 +320,10 @@ def _flatten(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _set_by_path(options: Options, path: str, value: Any) -> None:
-    """Sets the entry at a path of nested options, in copies of the inner dicts. An integer entry stays an integer."""
+    """Sets the entry at a path of nested options, such as ``rope.theta``; only copies of the inner dicts are changed.
+
+    An integer entry stays an integer.
+    """
     first, dot, rest = path.partition(".")
     if dot:
         options[first] = dict(options[first])
@@ -327,7 +339,7 @@ def _round_to_power_of_two(ratio: float) -> float:
 
 
 def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedConfig:
-    """Infers what the numbers of a configuration mean. The result is cached.
+    """Infers what the numbers of a configuration mean, by building models from it. The result is cached.
 
     Args:
         record: the configuration, as read from JSON.
@@ -352,8 +364,15 @@ def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> P
 
 @lru_cache(maxsize=16)
 def _probe_record(record: str, path: str, dense: bool) -> ProbedConfig:
-    """Probes a configuration given as JSON text, without warnings of transformers and without changing the random
-    state."""
+    """Computes the result of ``probe_config``, which checks the family first.
+
+    Warnings of transformers are suppressed, and the random state stays as it is.
+
+    Args:
+        record: the configuration as JSON text, by which the result is cached.
+        path: its path.
+        dense: whether to read its layers without experts.
+    """
     from transformers import logging
 
     level = logging.get_verbosity()

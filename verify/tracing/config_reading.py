@@ -48,18 +48,18 @@ OTHER_CODE = (
 
 
 def probe_config_files(text: str, beside: Path | None = None) -> tuple[ProbedConfig, dict[str, Any] | None]:
-    """Reads a configuration file, infers what its numbers mean, and reads a second file of the same model if given.
+    """Reads a transformers configuration and infers what its numbers mean, from the shapes of the models built from it.
 
     Args:
         text: path of the configuration, with or without ``hf:``.
         beside: path of the configuration of the same model at another size.
 
     Returns:
-        The probed configuration, and the record of the second file or None.
+        The configuration with the meaning of its numbers, and the content of the second file or None.
 
     Raises:
         UsageError: a file is missing, transformers does not know the family, or the two files are of different
-        families.
+            families.
     """
     path = Path(text.removeprefix(HUGGING_FACE))
     record, other = read_config(path), None if beside is None else read_config(beside)
@@ -71,14 +71,18 @@ def probe_config_files(text: str, beside: Path | None = None) -> tuple[ProbedCon
 
 
 def read_config_sizes(path: Path, beside: Path) -> dict[str, int]:
-    """Returns the sizes (N, N_e, M, K, L) in the configuration file ``beside``, with the keys inferred from the one at
-    ``path``."""
+    """Returns the sizes N, N_e, M, K and L in the configuration file ``beside``.
+
+    Which of its keys are these sizes is inferred from the configuration at ``path``.
+    """
     config, other = probe_config_files(str(path), beside)
     return config.sizes(other)
 
 
 def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[TracedModel, list[str]]:
-    """Reads the model of a configuration file; see ``read_probed_config``. A note says which kind of layer was read.
+    """Reads the model of a configuration file as a network; see ``read_probed_config``.
+
+    A note says which kind of layer was read.
 
     Args:
         text: ``hf:config.json``.
@@ -86,7 +90,8 @@ def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[Traced
         deep: whether the number of layers is an axis.
 
     Returns:
-        The reading, and one line for every difference between the two configurations that it does not allow for.
+        The network, and one line for every difference between the two configurations that it does not take into
+        account.
     """
     config, other = probe_config_files(text, beside)
     model, odd = read_probed_config(config, other, deep)
@@ -98,18 +103,18 @@ def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[Traced
 def read_probed_config(
     config: ProbedConfig, other: Mapping[str, Any] | None, deep: bool, strict: bool = False
 ) -> tuple[TracedModel, list[str]]:
-    """Reads the model of a configuration, taking account of a second configuration of the same model at another size.
+    """Reads the model of a configuration as a network, using a second configuration of the same model at another size.
 
-    A constant that differs between the two (say a multiplier) is read as a power of one size that differs, too.
+    A constant that differs between the two (say a multiplier) is taken to be a power of a size that differs, too.
 
     Args:
         config: the configuration.
-        other: the record of the same model at another size, or None.
+        other: the content of the other configuration, or None.
         deep: whether the number of layers is an axis.
         strict: whether it is an error if the equations cannot be read.
 
     Returns:
-        The reading, and one line for every difference that it does not allow for.
+        The network, and one line for every difference between the two that it does not take into account.
     """
     beside = ConfigDifference() if other is None else config.compare(other)
     acting = {name: values for name, values in beside.constants.items() if config.changes_output(name, values)}
@@ -141,17 +146,20 @@ def read_probed_config(
 
 
 def _get_own_factors(reading: TracedModel) -> tuple[Any, Any]:
-    """Returns the factors that the module itself applies: those at multipliers, and those next to single parameters."""
+    """Returns the powers by which the module itself multiplies: where a multiplier stands, and at single parameters."""
     return reading.factors, reading.network.multiplied
 
 
 def _fit_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]) -> tuple[str, Fraction] | None:
-    """Returns the axis and the power p for which exp(ratio) = (size / size)^p, or None if no axis has one.
+    """Finds an axis and a power p so that a constant that differs between two configurations is proportional to axis^p.
 
     Args:
-        ratio: the logarithm of the ratio of a constant between two configurations.
+        ratio: the logarithm of the constant's ratio, second configuration over first.
         sizes: the sizes of the first configuration.
         others: the sizes of the second one.
+
+    Returns:
+        The axis and p; None if no axis fits. Of several, the one with the simplest p is taken.
     """
     grown = {axis: math.log(others[axis] / n) for axis, n in sizes.items() if others.get(axis, n) != n}
     found = {axis: Fraction(ratio / x).limit_denominator(DENOMINATOR) for axis, x in grown.items()}
@@ -161,8 +169,10 @@ def _fit_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]
 
 
 def merge_layer_names(reading: TracedModel) -> TracedModel:
-    """Renames the parameters of a reading with one layer so that they stand for every layer: ``layers.0.up`` becomes
-    ``layers.*.up``. Other numbers are masked, too, if the names remain distinct."""
+    """Renames the parameters of a model that was read with one layer, so that they stand for every layer.
+
+    ``layers.0.up`` becomes ``layers.*.up``. Other numbers are masked, too, if the names remain distinct.
+    """
     names = [dict(zip(reading.roles, (mask_numbers(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
     apart = next((x for x in names if len({*x.values()}) == len(x)), {})
 
@@ -178,8 +188,14 @@ def merge_layer_names(reading: TracedModel) -> TracedModel:
 
 
 def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -> str:
-    """Returns the note on layers of a configuration: which kind was read, and which parameters other kinds have in
-    addition."""
+    """Returns a note on the layers of a configuration: which kind was read, and what parameters the other kinds have
+    in addition.
+
+    Args:
+        config: the configuration.
+        model: what was read from it.
+        deep: whether the number of layers is an axis.
+    """
     said = "all layers were read as one kind" if deep else "one layer was read; it stands for all layers"
     one = config.with_depth(1)
     for key, kinds in config.full.items():
@@ -202,7 +218,13 @@ def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -
 
 
 def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yields a line for each part of a configuration that small models of it at these sizes do not contain."""
+    """Yields a line for each part of a model that the small models trained in its place do not contain, such as dense
+    layers.
+
+    Args:
+        record: the configuration.
+        sizes: the sizes of the small models.
+    """
     config = probe_config(record, "the configuration")
     if said := _describe_dense_layers(config):
         yield f"layers without experts ({said}) are not part of the small models that were trained"
@@ -215,6 +237,9 @@ def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> I
 
 
 def _describe_dense_layers(config: ProbedConfig) -> str:
-    """Returns the entries of a configuration that make some layers dense (without experts), or "" if all layers are
-    alike."""
+    """Returns the entries of a configuration that make some layers dense (without experts), such as ``first_k_dense =
+    1``.
+
+    Returns "" if either all layers have experts or none has.
+    """
     return ", ".join(f"{k} = {quote_value(config.full[k])}" for k in config.pattern) if config.mixed else ""

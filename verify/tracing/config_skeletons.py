@@ -36,11 +36,11 @@ class Skeleton:
     """The shapes of a model's parameters, and the numbers stored in its modules.
 
     Attributes:
-        dims: maps each parameter name, with layer and expert numbers masked (``layers.*.up``), to a tuple: the number
-            of parameters of that name, then their shape.
+        dims: for each parameter name, with layer and expert numbers masked (``layers.*.up``), a tuple: the number of
+            parameters of that name, then their shape.
         layers: for every layer, the set of (parameter name, shape).
         tables: names of the parameters that are weights of an embedding.
-        numbers: maps ``module.attribute`` to the number stored there, and ``module.buffer.dimension`` to that size.
+        numbers: the number stored in each ``module.attribute``, and the size of each ``module.buffer.dimension``.
     """
 
     dims: Mapping[str, tuple[int, ...]]
@@ -49,9 +49,10 @@ class Skeleton:
     numbers: Mapping[str, float]
 
     def compare_shapes(self, other: Skeleton) -> dict[Dim, float]:
-        """Returns the dimensions that differ in another model, with the ratio other / self of each.
+        """Returns which dimensions have another size in another model, with the ratio other / self.
 
-        A parameter that only one of the models has, or whose number of dimensions differs, has the ratio infinity.
+        A dimension is given as (name, position in ``dims``). A parameter that only one of the models has, or whose
+        number of dimensions differs, has the ratio infinity.
         """
         found: dict[Dim, float] = {}
         for name in self.dims.keys() | other.dims.keys():
@@ -61,8 +62,12 @@ class Skeleton:
         return found
 
     def find_stacks(self) -> set[Dim]:
-        """Returns the dimensions that count matrices: the first one of a stack (experts, rows, columns), or the number
-        of modules in a list inside each layer."""
+        """Returns the dimensions that count matrices, as the one of experts in a parameter of shape (experts, rows,
+        columns).
+
+        If each layer has a list of modules instead, this is the number of modules. Dimensions are given as (name,
+        position in ``dims``).
+        """
         lists = {(name, 0) for name, (n, *_) in self.dims.items() if name.count("*") > 1 and n > len(self.layers)}
         return lists | {(name, 1) for name, (_, *s) in self.dims.items() if len(s) > 2 and min(s[-2:]) > 1 < s[0]}
 
@@ -105,7 +110,9 @@ def mask_numbers(name: str, most: int = 0) -> str:
 
 @dataclass
 class ConfigFamily:
-    """Builds the models of one transformers family, such as ``llama``.
+    """Builds the models of one family of transformers, such as ``llama``, with given options.
+
+    Options are the entries of a configuration.
 
     Attributes:
         family: the ``model_type`` of its configurations.
@@ -129,7 +136,9 @@ class ConfigFamily:
             raise self._make_error(error) from None
 
     def _make_error(self, error: Exception) -> Unreadable:
-        """Returns the error for a configuration that transformers rejects."""
+        """Returns the error for a configuration of which transformers cannot build a model; it quotes the error of
+        transformers.
+        """
         line = " ".join(str(error).split())[:200]
         return Unreadable(
             f"{self.path}: transformers cannot build a {self.family} from it: {type(error).__name__}: {line}"
@@ -151,7 +160,7 @@ class ConfigFamily:
         return made
 
     def build_skeleton(self, options: Options) -> Skeleton:
-        """Builds the model without values (on the meta device) and returns its shapes."""
+        """Builds the model with these options without values (on the meta device) and returns its shapes."""
         with torch.device("meta"):
             return read_skeleton(self.build_model(options))
 
@@ -164,7 +173,7 @@ class ConfigFamily:
 
 
 class TopKSpy(TorchFunctionMode):
-    """Records every ``topk`` call made inside the context.
+    """A context that records every ``topk`` call made inside it.
 
     Attributes:
         found: a pair (k, number of candidates) for each call.

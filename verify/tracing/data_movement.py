@@ -27,7 +27,7 @@ from .slicing import select_entries, select_entry, slice_view
 Positions = NDArray[np.int64]
 """Positions of entries, in a flattened tensor or along one index."""
 Digit = tuple[int, list[Positions]]
-"""The number of an index of the view (-1 for a repetition), and the positions along it at every build."""
+"""The number of an index of the view (-1 for a repetition), and the positions along it in each build of the module."""
 
 
 @register_rule(
@@ -37,7 +37,8 @@ Digit = tuple[int, list[Positions]]
     "select", "narrow", "index_select", "slice",
 )  # fmt: skip
 def move_entries(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
-    """Returns the result of a call that moves entries, or the list of its results.
+    """Reads a call that only moves entries of a tensor, such as a view, permutation or slice; returns its result or
+    results.
 
     Args:
         reader: the reader.
@@ -46,8 +47,8 @@ def move_entries(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
         words: its keyword arguments.
 
     Raises:
-        Unreadable: an argument is a computed tensor, or the positions do not follow the axes.
-        Restart: an index of a parameter or of the input must be split first.
+        Unreadable: an argument is a computed tensor, or the entries are not moved along whole axes.
+        Restart: a dimension of a parameter or of the input must be split into two indices first.
     """
     if isinstance(x.node, PartialTensor):  # a tensor that is being filled: the parts are assigned to it
         return x
@@ -63,11 +64,14 @@ def move_entries(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
 
 
 def find_positions(call: TorchCall, run: Recording) -> list[Positions]:
-    """Returns, for each result of a call, the positions of its entries in the (flattened) first tensor of the call.
+    """Returns, for each result of a call that moves entries, from where in the first tensor argument each entry comes.
 
     Args:
         call: the call.
         run: the recording that the call belongs to.
+
+    Returns:
+        For each result, an array of its shape with positions in the flattened argument.
     """
     base = next(iterate_leaves((call.keywords.get("input"), call.arguments), TensorRef)).number
     shape = run.tensors[base].shape
@@ -77,12 +81,12 @@ def find_positions(call: TorchCall, run: Recording) -> list[Positions]:
 
 
 def reshape_view(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
-    """Returns the view reshaped.
+    """Returns the reshaped tensor.
 
     Args:
         reader: the reader.
-        x: the view.
-        shapes: the new shape at every build.
+        x: the view of the tensor.
+        shapes: the new shape in each build of the module.
     """
     return _read_movement(reader, x, [np.arange(prod(shape)).reshape(shape) for shape in shapes])
 
@@ -92,13 +96,13 @@ def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: 
 
     Args:
         reader: the reader.
-        x: the view.
-        places: the positions in x of the entries of the result, at every build.
+        x: the view of the tensor.
+        places: the positions in the flattened x from which the entries of the result come, in each build of the module.
         parts: whether the call returns several parts along a dimension; a part with a single entry then keeps it.
 
     Raises:
-        Unreadable: the result is empty at some sizes, or the positions do not follow the axes.
-        Restart: an index of a parameter or of the input must be split first.
+        Unreadable: the result is empty at some sizes, or the entries are not moved along whole axes.
+        Restart: a dimension of a parameter or of the input must be split into two indices first.
     """
     if not all(at.size for at in places):
         raise reader.fail("a slice that is empty at some sizes; slice by a fraction of the size, as x[: n // 2]")
@@ -134,15 +138,20 @@ def _read_movement(reader: Reader, x: View, places: Sequence[Positions], parts: 
 
 
 def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> list[list[tuple[int, Positions]]]:
-    """Returns the digits along each dimension of an array of positions, the slowest first, as (index, positions).
+    """Finds which indices of the original tensor vary along each dimension of the result, as the digits of a number do.
 
     Args:
         reader: the reader.
-        places: positions in a flattened tensor, in the shape of the result.
-        sizes: sizes of the indices of that tensor.
+        places: from where in the flattened original each entry of the result comes.
+        sizes: sizes of the indices of the original.
+
+    Returns:
+        For each dimension of the result, the indices that vary, the slowest first, as (index, its positions in
+        order). The index -1 stands for a repetition of the same entries.
 
     Raises:
-        Unreadable: the positions are not a sum of one term for each dimension, or a dimension mixes indices.
+        Unreadable: the entries do not come from a product of one selection for each dimension, or a dimension mixes
+            indices.
     """
     start, found, total = int(places.flat[0]), [], np.full(places.shape, places.flat[0])
     for d in range(places.ndim):
@@ -167,16 +176,19 @@ def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> lis
 
 
 def _align_digits(reader: Reader, lines: Sequence[Sequence[tuple[int, Positions]]]) -> list[Digit]:
-    """Combines the digits along a dimension, found at each build, into one list for all builds.
+    """Combines what ``_find_digits`` finds for one dimension in the builds of the module into one list.
 
-    A digit with a single position is missing at the builds where it has only one; it is filled in there.
+    An index from which a single entry is selected does not vary and is missing in its build; it is filled in.
 
     Args:
         reader: the reader.
-        lines: the digits at every build, as (index, positions).
+        lines: for each build, the indices that vary along the dimension, as (index, positions).
+
+    Returns:
+        For each of the indices, its number and the positions in each build.
 
     Raises:
-        Unreadable: the digits differ between builds.
+        Unreadable: other indices vary in another build.
     """
     longest, found = max(lines, key=len), list[Digit]()
     rest = [list(line) for line in lines]
@@ -190,25 +202,25 @@ def _align_digits(reader: Reader, lines: Sequence[Sequence[tuple[int, Positions]
 
 
 def _get_step(values: Positions) -> int:
-    """Returns the distance between neighbouring positions if it is constant, otherwise 0."""
+    """Returns the distance between neighbouring positions, such as 2 for 1, 3, 5; 0 if it is not constant."""
     steps = {*np.diff(values).tolist()}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> View:
-    """Returns the view with one index along which it repeats split into two.
+    """Splits an index along which the entries of a tensor only repeat (broadcasting) into two, and returns the new
+    view.
 
-    An index of the tensor itself must be split where it originates, at a parameter or the input; reading then restarts
-    there.
+    Any other index must be split where it originates, at a parameter or the input; reading then restarts there.
 
     Args:
         reader: the reader.
-        x: the view.
+        x: the view of the tensor.
         entry: the index, as an entry of ``x.dims``.
-        head: size of the first of the two at every build.
+        head: size of the first of the two in each build of the module.
 
     Raises:
-        Restart: it is an index of the tensor itself.
+        Restart: entries do not repeat along the index.
     """
     index = x.get_index(entry)
     if isinstance(entry, int) or index.leaves:
@@ -218,13 +230,13 @@ def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head
 
 
 def _select_position(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> View:
-    """Selects one entry along dimension i, which stays as a dimension without an index (of size 1).
+    """Selects one entry along dimension i, which stays as a dimension of size 1.
 
     Args:
         reader: the reader.
-        x: the view; dimension i has a single index.
+        x: the view; dimension i consists of a single index.
         i: the dimension.
-        at: position of the entry at every build.
+        at: position of the entry in each build of the module.
         part: whether it is one of several parts; it is then a slice with one entry.
     """
     slot = isinstance(x.dims[i][0], int)
@@ -239,10 +251,10 @@ def _select_positions(reader: Reader, x: View, i: int, places: Sequence[Position
 
     Args:
         reader: the reader.
-        x: the view; dimension i has a single index.
+        x: the view; dimension i consists of a single index.
         i: the dimension.
-        places: positions of the entries at every build.
-        sizes: size of the dimension at every build.
+        places: positions of the entries in each build of the module.
+        sizes: size of the dimension in each build of the module.
     """
     runs = all(_get_step(at) == 1 or len(at) == 1 for at in places)
     if runs and tuple(map(len, places)) == sizes:

@@ -77,12 +77,14 @@ def derive_same_size(
     entrywise: bool = False,
     **fields: Any,
 ) -> View:
-    """Return the view of a tensor that is computed from another one and is as large (in powers of the sizes).
+    """Return the view of a tensor that is computed from ``x`` and whose entries are as large, up to a constant factor.
 
     Args:
-        value_function: Computes the value of the tensor from that of x, in the dimensions of the view.
-        kind: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
-        entrywise: Whether ``value_function`` acts on every entry, whatever the shape.
+        reader: The reader.
+        x: The signal.
+        value_function: Computes the tensor from x; both have the shape of the torch tensor.
+        kind: Class of the new node: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
+        entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to slices.
         fields: Other attributes of the node.
     """
     made = value_function if entrywise else (lambda v: x.from_torch(value_function(x.to_torch(v)), v))
@@ -101,9 +103,12 @@ def apply_function(
     """Return the view of a function of a signal.
 
     Args:
+        reader: The reader.
+        name: Name of the function in the equations.
+        x: The signal.
         value_function: Computes the value of the function from the value of the node of x.
-        over: The dimensions of the node (slots) along which it acts, as a norm does; empty if it is elementwise.
-        kind: The class of the node.
+        over: The dimensions of the node along which it mixes entries, as a norm does; empty if it is elementwise.
+        kind: Class of the new node.
         fields: Other attributes of the node.
     """
     if has_negated_entries(x.node):
@@ -114,7 +119,7 @@ def apply_function(
 
 
 def add_views(reader: Reader, views: Sequence[View]) -> View:
-    """Return the view of the elementwise sum of some views.
+    """Return the view of the elementwise sum of some signals, or of a signal and a constant.
 
     Raises:
         Unreadable: Two terms may cancel, or are a signal and a permuted copy of it.
@@ -145,14 +150,13 @@ def add_views(reader: Reader, views: Sequence[View]) -> View:
 
 
 def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
-    """Return the terms of a sum without those that cancel exactly, if a signal is both added and subtracted in it.
+    """Return the terms of a sum without those that cancel exactly, as ``(a + b) - (a - c)  ->  b, c``.
 
-    Returns None if no signal is both added and subtracted.
-
-    Example: ``(a + b) - (a - c)  ->  b, c``.
+    Terms that are sums themselves are replaced by their terms. If no signal is both added and subtracted, the result
+    is None.
 
     Raises:
-        Cancels: No term is left.
+        PossibleCancellation: No term is left.
     """
     _, classes, sources, order, dims = assign_labels(reader, *assign_broadcast_keys(views))
     found: dict[Any, tuple[TracedNode, list[PerBuild]]] = {}
@@ -178,10 +182,11 @@ def _merge_terms(reader: Reader, views: Sequence[View]) -> list[View] | None:
 def _check_cancels(reader: Reader, views: Sequence[View]) -> None:
     """Check that a sum has no two terms of opposite sign that are computed in the same way, since they may cancel.
 
-    The difference of two functions of one signal is accepted if, as a polynomial, it has all powers that they have.
+    A difference of two functions of one signal is accepted if no power of the signal cancels when both functions and
+    the difference are written as polynomials.
 
     Raises:
-        Cancels: Two terms may cancel.
+        PossibleCancellation: Two terms may cancel.
     """
     laws = [
         {
@@ -208,15 +213,19 @@ def _iterate_terms(
     through_functions: bool = False,
     stops: bool = False,
 ) -> Iterator[tuple[TracedNode, tuple[int, ...], PerBuild, bool]]:
-    """Yield the terms of a sum whose terms may be sums themselves.
+    """Yield the terms of a sum; for a term that is a sum itself, its terms.
 
     Args:
-        labels: Label of each dimension (slot) of the node.
-        through_functions: Whether to go on below functions and constants that do not change a structure key
-            (``compute_structure_key``), too.
+        node: The sum.
+        labels: The names that the dimensions of the node get in the result; by default their numbers.
+        factor: A number by which the whole sum is multiplied, in each build of the module; empty for 1.
+        through_functions: Whether to ignore added constants, subtracted means and stopped gradients, and look for
+            terms in the signals below them, too.
+        stops: Whether the gradient of the whole sum is stopped.
 
     Yields:
-        The node of a term, the labels of its slots, the factor before it, and whether its gradient is stopped.
+        The node of a term, the name of each of its dimensions, the factor before it, and whether its gradient is
+        stopped.
     """
     labels = labels or node.slots
     stopped, into = isinstance(node, StoppedGradient), node.sources[:1]
@@ -234,7 +243,7 @@ def _iterate_terms(
 
 @cache_on_node
 def _has_negative(node: TracedNode) -> bool:
-    """Return whether a signal has a negative factor, or, if it is a sum, whether one of its terms has."""
+    """Return whether a signal is some other signal times a negative number, or a sum with such a term."""
     known = _find_multiple(node)
     through = known is not None or isinstance(
         node, SameSizeNode | SumNode | ShiftedSignal | StoppedGradient | CentredSignal
@@ -244,9 +253,9 @@ def _has_negative(node: TracedNode) -> bool:
 
 
 def _find_multiple(node: TracedNode) -> tuple[Source, PerBuild] | None:
-    """Return the node and the factor (at every build, empty for 1) of which a signal is the product; None for others.
+    """Split a signal that is a number times another signal: ``3 * x  ->  (x, (3, 3, ...))``; return None for others.
 
-    ``3 * x  ->  (x, (3, 3, ...))``
+    The number is given in each build of the module; an empty tuple means 1.
     """
     if isinstance(node, ScaledSignal):
         return node.sources[0], node.factor
@@ -288,7 +297,7 @@ def add_constant(reader: Reader, x: View, by: View) -> View:
 
 
 def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
-    """Check that a mask keeps the same share of the entries at every build.
+    """Check that a mask keeps the same share of the entries in each build of the module (up to 0.2).
 
     Raises:
         Unreadable: it does not.
@@ -299,7 +308,10 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
 
 
 def add_broadcast_dims(x: View, like: View) -> View:
-    """Return the view of a signal broadcast to the dimensions of a constant that has more dimensions."""
+    """Return the view of a signal with more dimensions, as broadcasting gives it in ``x + like``.
+
+    Dimensions that only ``like`` has are added, and entries of the signal are repeated along them.
+    """
     n = max(len(x.dims), len(like.dims))
     dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
@@ -308,11 +320,12 @@ def add_broadcast_dims(x: View, like: View) -> View:
 def compute_structure_key(
     node: TracedNode, with_names: bool = True, depth: int = STRUCTURE_DEPTH, ignore_stops: bool = True
 ) -> Any:
-    """Return a key that is equal for two signals that are computed in the same way, so that their difference may
-    cancel.
+    """Describe how a signal is computed, by a key; the difference of two signals with equal keys may cancel.
 
-    Inside functions, names of parameters do not count: relu(A x) and relu(B x) are computed in the same way, and their
-    means cancel in a difference. Stopped gradients (if ``ignore_stops``) and subtracted means do not change the key.
+    The key has the kinds of nodes up to ``depth`` levels deep, and the names of parameters. Inside functions these
+    names do not count: relu(A x) and relu(B x) have equal keys, and their means cancel in a difference. If
+    ``with_names`` is false, names count nowhere. Subtracted means do not change the key, nor do stopped gradients if
+    ``ignore_stops`` is set.
     """
     node = skip_same_size_nodes(node)
     while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):
@@ -328,7 +341,9 @@ def compute_structure_key(
 
 
 def multiply_views(reader: Reader, a: View, b: View) -> View:
-    """Return the view of an elementwise product. An added constant is expanded: ``(x + c) y  ->  x y + c y``."""
+    """Return the view of the elementwise product of two tensors. An added constant is expanded: ``(x + c) y  ->  x y
+    + c y``.
+    """
     if a.is_constant or b.is_constant:
         return scale_view(reader, b, a) if a.is_constant else scale_view(reader, a, b)
     for x, y in ((a, b), (b, a)):
@@ -343,8 +358,8 @@ def multiply_views(reader: Reader, a: View, b: View) -> View:
 def scale_view(reader: Reader, x: View, by: View) -> View:
     """Return the view of a signal times a constant.
 
-    A number that differs between builds becomes a factor (a power of the sizes). Any other constant leaves the size of
-    the signal unchanged.
+    A number that differs between builds of the module becomes a factor (a power of the sizes). Most other constants
+    are left out of the equations, as they leave the size of the signal unchanged.
     """
     values = [v.double() for v in by.values]
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
@@ -390,18 +405,22 @@ def scale_view(reader: Reader, x: View, by: View) -> View:
 
 
 def _find_fixed_sum_slots(node: TracedNode) -> set[int]:
-    """Return the dimensions (slots) along which a signal always sums to one or to zero, as after a softmax."""
+    """Return the dimensions of a node along which its entries always sum to one or to zero, as after a softmax."""
     node = skip_same_size_nodes(node)
     return {*node.over} if node.label in FIXED_SUM_FUNCTIONS else set()
 
 
 def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
-    """Multiply a sum by a factor that is put into its terms.
+    """Multiply a sum by a factor, by multiplying each of its terms.
 
-    In each term, the factor goes to a product of two signals that sums over a growing axis.
+    In a term, the factor is put at a product of two signals that is summed over a growing axis, such as q k^T.
+
+    Args:
+        node: The sum.
+        factor: The factor, in each build of the module.
 
     Returns:
-        The node of the sum, or None if some term has no such product.
+        The new node, or None if some term contains no such product.
     """
     if node.is_weight or not (
         isinstance(node, EntrySelection)
@@ -423,14 +442,16 @@ def _push_factor(node: TracedNode, factor: PerBuild) -> TracedNode | None:
 
 
 def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
-    """Reads a selection times a constant of zeros and ones that picks one expert, or each one in turn.
+    """Read the product of gates with a constant of zeros and ones that picks the gate of one expert, or of each in
+    turn.
 
-    ``gates * one_hot[2]  ->  gates[2]``; ``gates[:, None] * eye  ->`` the gates along the last dimension.
+    ``gates * one_hot[2]  ->  gates[2]``; in ``gates[:, None] * eye``, the constant only moves the gates to the last
+    dimension.
 
     Args:
         reader: the reader.
-        x: the selection.
-        c: the constant at the first build.
+        x: the gates: the result of a top-K.
+        c: the constant in the first build of the module.
 
     Returns:
         The view, or None if the constant is neither a one-hot vector nor an identity matrix.
@@ -474,12 +495,15 @@ def convert_cat_to_sum(reader: Reader, x: View) -> View:
 
 
 def _find_slots(labels: Sequence[int], label: int) -> list[int]:
-    """Return the dimensions (slots) of a source that carry a given label."""
+    """Return the positions at which a list of labels, one for each dimension of a tensor, has a given label."""
     return [k for k, x in enumerate(labels) if x == label]
 
 
 def skip_same_size_nodes(node: TracedNode) -> TracedNode:
-    """Return the node that is left after nodes which only copy the size of their source are skipped."""
+    """Return the first node, going from a node to its source, that is more than another signal of the same size.
+
+    Factors, rotations and the like (``SameSizeNode``) are skipped: for 3 * x, x is returned.
+    """
     while isinstance(node, SameSizeNode) and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

@@ -24,16 +24,17 @@ def make_fixed_constant(
     dims: Dims,
     kind: type[EquationConstant] = EquationConstant,
 ) -> View:
-    """Returns a view of a constant of the equations.
+    """Returns a constant tensor of the module as a constant of the equations. The size of its entries must not grow.
 
     Args:
         reader: the reader.
-        values: its value at every build.
+        values: its value in each build of the module.
         classes: its index classes.
-        dims: for each dimension of the view, its slots or index classes.
+        dims: the ``dims`` of the view that is returned.
+        kind: class of the node.
 
     Raises:
-        Unreadable: the size of its entries changes with the sizes.
+        Unreadable: its root mean square is zero or changes with the sizes of the model.
     """
     value = values[0].double().reshape([c.find_root().sizes[0] for c in classes])
     sizes = [float(v.double().square().mean().sqrt()) for v in values]
@@ -48,10 +49,10 @@ def make_fixed_constant(
 
 
 def convert_constant(reader: Reader, x: View) -> View:
-    """Converts a constant tensor of a call into a constant of the equations.
+    """Returns a constant argument of a call as a constant of the equations.
 
     Raises:
-        Unreadable: its entries differ along an axis that grows.
+        Unreadable: its entries differ along an axis that grows, or their size changes with the sizes of the model.
     """
     classes: list[IndexClass] = []
     dims: Dims = []
@@ -67,8 +68,11 @@ def convert_constant(reader: Reader, x: View) -> View:
 
 
 def varies_along_growing_axis(x: View) -> bool:
-    """Returns whether the entries of a constant differ along an axis that grows, while their size is the same at every
-    build."""
+    """Returns whether the entries of a constant differ along an axis that grows while their root mean square stays
+    the same.
+
+    Such a constant can be written as a parameter that is not trained.
+    """
     grows = [d for d, dim in enumerate(x.dims) if not all(x.get_index(e).fixed for e in dim)]
     sizes = [float(v.double().square().mean().sqrt()) for v in x.values]
     steady = max(sizes) <= 1.2 * min(sizes)
@@ -76,7 +80,7 @@ def varies_along_growing_axis(x: View) -> bool:
 
 
 def collapse_constant(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
-    """Returns the values of a constant with a single entry along dimension d, where all entries are equal.
+    """Returns the values of a constant, shortened to one entry along dimension d; all entries along it must be equal.
 
     Raises:
         Unreadable: they are not.

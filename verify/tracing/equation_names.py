@@ -42,17 +42,17 @@ Span = tuple[int, int, int, Powers]
 
 
 def fit_powers(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
-    """Returns the powers of the axes to which a number is proportional, given its value at every build.
+    """Returns the powers of the axes to which a number is proportional, given its value in each build of the module.
 
         fit_powers([8, 32, 8], [{N: 4, L: 2}, {N: 8, L: 2}, {N: 4, L: 4}])  ->  {N: 2}
 
     Args:
-        numbers: the value at each build.
+        numbers: the value in each build of the module.
         builds: the sizes of each build. Each differs from the first in one axis, or in M and K; several may differ in
             the same axis.
 
     Returns:
-        The non-zero exponents by axis, or None if the numbers are no such product (or some is zero or not finite).
+        The non-zero exponents by axis; None if the number is no such product, or is zero or not finite in some build.
     """
     powers, base = dict[str, Fraction](), builds[0]
     if not all(numbers) or not all(map(math.isfinite, numbers)):  # it vanishes at small sizes, or is not a number
@@ -75,17 +75,18 @@ class EquationNames:
         axes: axis of each index name.
         parameters: parameter name of each tensor symbol.
         signals: signal name of each node, by number.
-        constants: name of each constant, by what identifies it.
-        frozen: names of frozen tensors.
-        part_bounds: for each parameter, the (dimension, start, end) of every part of it that is read.
-        spans: for each part of a parameter, the slice that it covers.
+        constants: name of each constant, by a key that identifies it.
+        frozen: names of tensors that do not train.
+        part_bounds: for each parameter, where the parts of it that are read begin and end, as (dimension, start, end)
+            by name of the part.
+        spans: for each part of a parameter, by name, the slice of the parameter that it is.
         reserved: names that are in use.
         axis_of: axis of each index class.
-        preferred_names: preferred index name of each index class.
-        part_names: for each part of a tensor (such as the q rows of a packed qkv), its name in the equations.
+        preferred_names: the index name that each index class gets, unless another index of the same equation has it.
+        part_names: for each part of a parameter (such as the q rows of a packed qkv), its name in the equations.
         data: the node of the input.
         tokens: index classes of the batch and sequence dimensions of the input.
-        dropped: the token classes that no operation mixes; the equations omit their indices.
+        dropped: those of ``tokens`` along which every token is treated separately; the equations omit these indices.
     """
 
     def __init__(self, nodes: Sequence[TracedNode], builds: Sequence[Mapping[str, int]]) -> None:
@@ -106,7 +107,8 @@ class EquationNames:
         self._find_data(nodes)
 
     def _find_data(self, nodes: Sequence[TracedNode]) -> None:
-        """Finds the input node, its token dimensions, and the token dimensions that no operation mixes.
+        """Finds the input node, its token dimensions (batch and positions), and those along which no operation mixes
+        tokens.
 
         Raises:
             Unreadable: the output does not depend on the input.
@@ -139,13 +141,12 @@ class EquationNames:
         self.dropped = loose
 
     def find_axis(self, index: IndexClass) -> str:
-        """Returns the axis to which the size of an index class is proportional: N for an index of size 4 N.
+        """Returns the axis to which the size of an index is proportional: N for an index of size 4 N.
 
-        An index of fixed size, or of an axis that never grows, belongs to one of the axes S (tokens), D (input) or E
-        (others).
+        For an index of fixed size, or of an axis that never grows, this is S (tokens), D (input) or E (others).
 
         Raises:
-            Unreadable: the sizes at the builds are no multiple of one axis.
+            Unreadable: the size is not proportional to one axis.
         """
         index = index.find_root()
         if index not in self.axis_of:
@@ -165,17 +166,17 @@ class EquationNames:
         return self.axis_of[index]
 
     def is_growing(self, index: IndexClass) -> bool:
-        """Returns whether the axis of an index class may grow."""
+        """Returns whether the axis of an index may grow."""
         return self.find_axis(index) not in FIXED
 
     def assign_index_names(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
-        """Assigns index names to the labels of one equation; labels of the same axis get different names.
+        """Chooses the index names in one equation; different indices of the same axis get different names.
 
         Args:
-            index_of: the index class of each label.
+            index_of: the index class of each label; a label is a number that stands for one index of the equation.
 
         Returns:
-            The index name of each label; "" for tokens that no operation mixes.
+            The index name of each label; "" for a token dimension that the equations omit (``dropped``).
         """
         found: dict[int, str] = {}
         for label, index in index_of.items():
@@ -196,12 +197,14 @@ class EquationNames:
         return found
 
     def name_slots(self, node: TracedNode) -> list[str]:
-        """Returns the index name of each slot of a node."""
+        """Returns an index name for each dimension of a node."""
         return [*self.assign_index_names(dict(enumerate(node.indices))).values()]
 
     def reserve_name(self, stem: str) -> str:
-        """Returns and reserves an unused name: ``stem``, ``stem_2``, ... The name of its gradient (``g`` + name) is
-        unused, too."""
+        """Returns an unused name (``stem``, ``stem_2``, ...) and marks it as used.
+
+        The name of its gradient, ``g`` + name, is unused, too.
+        """
         name, k = stem, 1
         while {name, f"g{name}"} & self.reserved:
             k += 1
@@ -210,7 +213,7 @@ class EquationNames:
         return name
 
     def name_signal(self, node: TracedNode) -> str:
-        """Returns the name of a signal, derived from the path of the module that makes it."""
+        """Returns the name of a signal; it is derived from the path of the module that makes it."""
         if node.number not in self.signals:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
@@ -220,7 +223,9 @@ class EquationNames:
         return self.signals[node.number]
 
     def name_parameter(self, node: Parameter) -> str:
-        """Returns the symbol of a parameter, or of a part of one, and records which slice the part covers.
+        """Returns the symbol of a parameter in the equations; a part of a parameter has its own.
+
+        It is also recorded which slice of the parameter the part is.
 
         Raises:
             Unreadable: two parts overlap.
@@ -255,7 +260,7 @@ class EquationNames:
         """Writes a tensor with its indices, such as ``W[a,b]``.
 
         Raises:
-            Unreadable: equations cannot contain it.
+            Unreadable: equations cannot contain it: it is a concatenation, or a sum or product of parameters alone.
         """
         if isinstance(node, Concatenation) or (node.is_weight and not isinstance(node, Parameter | FunctionNode)):
             what = (
@@ -271,20 +276,26 @@ class EquationNames:
         return write_indexed("data" if isinstance(node, DataNode) else self.name_signal(node), indices)
 
     def write_constant(self, key: Any, indices: Iterable[str]) -> str:
-        """Writes the constant that ``key`` identifies with its indices, such as ``C[a]``; a new key gets a new name."""
+        """Writes a constant with its indices, such as ``C[a]``.
+
+        Args:
+            key: identifies the constant; a key that was not used before gets a new name.
+            indices: the index names.
+        """
         if key not in self.constants:
             self.constants[key] = self.reserve_name("C")
         return write_indexed(self.constants[key], indices)
 
 
 def write_indexed(name: str, indices: Iterable[str]) -> str:
-    """Writes a name with its non-empty indices: ``h[a,b]``, or ``h`` without any."""
+    """Writes a name with its indices: ``h[a,b]``. Empty ones are left out; without any, it is the name alone."""
     inside = ",".join(x for x in indices if x)
     return f"{name}[{inside}]" if inside else name
 
 
 def _number_parts(names: Iterable[str]) -> dict[str, str]:
-    """Renames parts of tensors from their offsets to their positions among the parts.
+    """Renames parts of parameters, whose names contain the row at which they begin, so that they are counted 0, 1, 2,
+    ...
 
     Examples:
         >>> _number_parts(["qkv[0]", "qkv[32]", "qkv[40]", "out"])
@@ -302,11 +313,11 @@ def _number_parts(names: Iterable[str]) -> dict[str, str]:
 
 
 def _locate_part(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
-    """Locates the part of a parameter that a node is.
+    """Finds which part of which dimension of a parameter a node is.
 
     Returns:
-        The dimension, and the first entry and the end along it at every build. None if the node is no part, or not a
-        contiguous one.
+        The dimension, and the positions along it at which the part begins and ends, in each build of the module. None
+        if the node is a whole parameter, or is not a contiguous part.
     """
     if node.part is None or not isinstance(node.part[0], Parameter):
         return None

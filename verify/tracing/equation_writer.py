@@ -47,18 +47,25 @@ EquationSides = tuple[Iterable[str], str]
 
 
 class NetworkWriter:
-    """The text of one network.
+    """Writes the equations of a graph of nodes, and collects what else the network needs.
+
+    A multiplier is a symbol for a number that the equations multiply by, such as 1/K before a sum over experts; the
+    user sets it.
 
     Attributes:
         name: name of the network.
         names: names of axes, indices and tensors.
         lines: the equations, as (left side, right side, node).
         notes: notes on what the equations change or leave out, as (path of the module, text).
-        factors: for each multiplier, the path of the module and the powers of the sizes that the module multiplies by.
-        multiplied: for each parameter, the powers of the sizes that the module multiplies by directly at it.
-        absorbed: the same for every parameter that occurs in a product, by its original name.
-        multipliers: for each multiplier, the path of the module, the powers, and the parameters of its product.
-        summed_axes: for each parameter, the sets of growing axes that its uses sum over; several mean that it is tied.
+        factors: for each multiplier, the path of the module and the powers of the sizes by which the module itself
+            multiplies there already.
+        multiplied: for each parameter, the powers of the sizes by which the module multiplies its product with a
+            signal, as in ``(w @ x) / n``, where no multiplier stands.
+        absorbed: the same for every parameter that occurs in a product, by its name in the module, also if there are
+            none.
+        multipliers: ``factors`` with the names of the parameters of the product, while the equations are being written.
+        summed_axes: for each parameter, the sets of growing axes that its uses sum over. A parameter with several
+            sets is used in different ways, like tied embeddings.
         gate_powers: for each node that holds gates, the powers of the sizes that their values are proportional to.
     """
 
@@ -105,7 +112,7 @@ def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSide
 
     Raises:
         Unreadable: it has no signal, or a factor that is not a power of the sizes.
-        UnabsorbedFactor: no parameter can absorb the factor.
+        UnabsorbedFactor: it has a factor that neither a multiplier nor a single parameter can stand for.
     """
     names = writer.names
     labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
@@ -169,7 +176,7 @@ def _write_product(writer: NetworkWriter, node: ContractionNode) -> EquationSide
 
 
 def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
-    """Returns the equation of a sum; a term that lacks indices is multiplied by a constant that has them."""
+    """Returns the equation of a sum; a term that lacks indices of the sum is multiplied by a constant that has them."""
     names = writer.names
     indices, terms = names.name_slots(node), []
     for t, labels in node.sources:
@@ -187,7 +194,8 @@ def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
 def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
-    The constant has the same value along axes that grow; if it varies there, a frozen tensor is added, too.
+    A constant of the equations has one value along axes that grow. If that of the module varies there, a frozen
+    parameter is added as well.
     """
     names = writer.names
     indices = names.name_slots(node)
@@ -204,10 +212,10 @@ def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
 
 
 def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
-    """Returns the equation of a function, with the index that it acts along: ``y[a] = rmsnorm(x[a]; a)``.
+    """Returns the equation of a function, with the index along which it acts: ``y[a] = rmsnorm(x[a]; a)``.
 
     Raises:
-        Unreadable: the language does not have the function, or it is a top-K along an axis other than M.
+        Unreadable: equations do not have the function, or it is a top-K along an axis other than M.
     """
     names = writer.names
     name, indices = node.name, names.name_slots(node)
@@ -237,9 +245,10 @@ def _write_function(writer: NetworkWriter, node: FunctionNode) -> EquationSides:
 
 
 def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
-    """Returns the equation of a node that picks one entry along an axis of fixed size.
+    """Returns the equation of a node that selects one entry along an axis of fixed size, as ``x[..., 0]`` does.
 
-    The language has no entries, so the sum over the axis is written; it has the same power of the sizes.
+    Equations cannot select entries. The sum over the axis is written instead, which is proportional to the same
+    powers of the sizes.
 
     Raises:
         Unreadable: the axis grows.
@@ -253,7 +262,7 @@ def _write_pick(writer: NetworkWriter, node: EntryPick) -> EquationSides:
 
 
 def _write_statement(writer: NetworkWriter, node: TracedNode) -> EquationSides:
-    """Returns the equation of a node.
+    """Returns the equation of a node: the indices on its left side, and its right side as text.
 
     Raises:
         Unreadable: no equation can express it.
@@ -275,10 +284,10 @@ def _write_statement(writer: NetworkWriter, node: TracedNode) -> EquationSides:
 
 
 def _write_output(writer: NetworkWriter, root: TracedNode) -> str:
-    """Returns the right side of the scalar output f, which is summed over all indices of the module's output.
+    """Returns the right side of the equation of the scalar output f: a sum over all indices of the module's output.
 
-    If the output has axes that grow, a readout parameter is added for them: ``f = Readout[a] h[a]``. If it has an axis
-    of the input (the vocabulary of tied embeddings), it is multiplied by the data.
+    If these have axes that grow, a readout parameter is added for them: ``f = Readout[a] h[a]``. If one of them is an
+    index of the input (the vocabulary of tied embeddings), the output is multiplied by the data.
     """
     names = writer.names
     indices = names.name_slots(root)
@@ -298,7 +307,10 @@ def _write_output(writer: NetworkWriter, root: TracedNode) -> str:
 
 
 def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
-    """Returns the term of a parameter that is added: the parameter times a constant with the indices that it lacks.
+    """Returns a term for a parameter that is added to a signal, such as a bias.
+
+    Equations let parameters act on signals only, so it is multiplied by a constant, which has the indices that the
+    parameter lacks.
 
     Args:
         names: names of axes, indices and tensors.
@@ -348,9 +360,10 @@ def _write_parameter_as_signal(writer: NetworkWriter, node: Parameter, indices: 
 
 
 def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
-    """Returns, for each parameter, the growing axes that each of its uses sums over.
+    """Returns, for each parameter, the growing axes that a product with it sums over; a set of these for its
+    different uses.
 
-    A parameter with several different sets is tied: it acts in different ways.
+    A parameter with several is tied: it is used in different ways, like an embedding that is also the readout.
     """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
@@ -362,22 +375,25 @@ def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> d
 
 
 def _list_summed_axes(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
-    """Returns the growing axes among these labels that a product sums over."""
+    """Returns the growing axes that a product sums over, among the indices with these labels."""
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
 
 def _absorb_factor(writer: NetworkWriter, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
-    """Records a factor of the module that a single parameter absorbs: the factor is the same in all uses of it.
+    """Records a power of the sizes by which the module multiplies a product, where the equations have no multiplier.
+
+    The init std and learning rate of the parameter in the product are corrected by it (the parameter absorbs it), so
+    that it must be the same in all uses of this parameter.
 
     Args:
         writer: the writer.
         node: the product.
-        tensors: its parameters.
-        own: the factor, as powers of the sizes.
+        tensors: its parameters, as (node, labels).
+        own: the factor, as powers of the sizes; empty if there is none.
 
     Raises:
-        UnabsorbedFactor: the product has no single parameter, or another use of the parameter has another factor.
+        UnabsorbedFactor: the product does not have exactly one parameter, or another use of it has another factor.
     """
     if any(writer.absorbed.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
         there = own or next(x for c, _ in tensors if (x := writer.absorbed[c.name]))
@@ -390,9 +406,10 @@ def _absorb_factor(writer: NetworkWriter, node: TracedNode, tensors: Sequence[An
 
 
 def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]:
-    """Returns, for each multiplier, the path of the module and the powers of the sizes that it multiplies by.
+    """Returns, for each multiplier, the path of the module and the powers of the sizes by which the module multiplies
+    there.
 
-    Factors that the parameters of the product absorb already are divided out.
+    What the parameters of the product absorb (``_absorb_factor``) is divided out.
     """
     factors = {}
     for name, (where, own, tensors) in writer.multipliers.items():
@@ -403,6 +420,6 @@ def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]
 
 
 def _format_inline_table(entries: Mapping[str, str]) -> str:
-    """Returns an inline table of TOML."""
+    """Formats a dict of texts as an inline table of TOML."""
     rows = (f"{k if k.isascii() else json.dumps(k, ensure_ascii=False)} = {json.dumps(v)}" for k, v in entries.items())
     return "{ " + ", ".join(rows) + " }"

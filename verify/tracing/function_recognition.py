@@ -1,11 +1,12 @@
 """Recognises by probing that one tensor is a known function of another, whatever calls lie between: ``KnownFunctions``.
 
-A tensor x *dominates* y if every path from a parameter or an input to y passes through x. Then y = g(x), where g is the
-composition of the recorded calls between them, and g can be run again on other values. These show whether g is an
-elementwise function of the language, or one of the functions along dimensions in ``DIM_FUNCTIONS`` (norms, softmax,
-...), at several scales and at every build. Of all x for which g is known, the earliest is used. For example, the calls
-of ``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only tensors that the output needs are
-examined. Read next: ``activations.py`` (elementwise functions), ``recognised_functions.py`` (the result as equations).
+A tensor x *dominates* y if every path from a parameter or an input to y passes through x. Then y = g(x), where g
+consists of the recorded calls between them and can be run again on other values. These show whether g is an
+elementwise function of the equations, or one of the functions along dimensions in ``DIM_FUNCTIONS`` (norms, softmax,
+...); arguments of several scales are tried in each build of the module. Of all x for which g is known, the earliest
+is used. For example, the calls of ``x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` become one rmsnorm. Only
+tensors that the output needs are examined. Read next: ``activations.py`` (elementwise functions),
+``recognised_functions.py`` (the result as equations).
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ DimFunction = Callable[[Tensor, Any], Tensor]
 
 
 def _divide_by_rms(v: Tensor, d: Any) -> Tensor:
-    """Divides by the root mean square along dimensions."""
+    """Divides a tensor by its root mean square along the dimensions ``d``."""
     return v * v.square().mean(d, keepdim=True).rsqrt()
 
 
 def _subtract_mean(v: Tensor, d: Any) -> Tensor:
-    """Subtracts the mean along dimensions."""
+    """Subtracts from a tensor its mean along the dimensions ``d``."""
     return v - v.mean(d, keepdim=True)
 
 
 def _divide_by_sum(v: Tensor, d: Any) -> Tensor:
-    """Divides by the sum along dimensions."""
+    """Divides a tensor by its sum along the dimensions ``d``."""
     return v / v.sum(d, keepdim=True)
 
 
@@ -80,13 +81,16 @@ DIM_FUNCTIONS: dict[str, DimFunction] = {
 
 
 class DominatorTree:
-    """The dominator tree of a recording.
+    """Tells for each tensor of a recording through which earlier tensors all of its computation passes.
+
+    A tensor x dominates y if every path of calls from a parameter or input to y passes through x, so that y is a
+    function of x alone. In the tree, the parent of a tensor is the latest tensor that dominates it.
 
     Attributes:
         run: the recording.
-        parent: for every tensor that is not constant, the nearest tensor that it is a function of, or ``ROOT``.
-        depth: its depth in the tree.
-        producer: position of the call that makes a tensor among the calls.
+        parent: for every tensor that is not constant, its parent in the tree; ``ROOT`` if no tensor dominates it.
+        depth: for each tensor, the number of steps from the root to it.
+        producer: for each tensor, the position of the call that makes it among all calls.
     """
 
     def __init__(self, run: Recording) -> None:
@@ -111,11 +115,11 @@ class DominatorTree:
                     held.add(number)
 
     def _add_tensor(self, number: int, parent: int) -> None:
-        """Adds the tensor ``number`` to the tree, below ``parent``."""
+        """Adds the tensor ``number`` to the tree, as a child of ``parent``."""
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
     def _find_common_dominator(self, numbers: Sequence[int]) -> int:
-        """Returns the lowest common ancestor of tensors in the tree."""
+        """Returns the latest tensor that dominates all of the given tensors, or is the only one of them."""
         a = numbers[0]
         for b in numbers[1:]:
             while a != b:
@@ -125,14 +129,18 @@ class DominatorTree:
         return a
 
     def list_dominators(self, number: int) -> list[int]:
-        """Returns the tensors that dominate a tensor, the earliest first."""
+        """Returns the tensors through which all of the computation of a tensor passes (they dominate it), the
+        earliest first.
+        """
         found: list[int] = []
         while (number := self.parent.get(number, ROOT)) != ROOT:
             found.insert(0, number)
         return found
 
     def list_live_arguments(self, call: TorchCall) -> list[int]:
-        """Returns the arguments of a call that are not constant; one that occurs twice is listed twice."""
+        """Returns the tensor arguments of a call that depend on a parameter or input; one that occurs twice is listed
+        twice.
+        """
         return [r.number for r in call.iterate_inputs() if r.number in self.parent]
 
     def list_calls_between(self, x: int, y: int) -> list[int]:
@@ -147,12 +155,12 @@ class DominatorTree:
 
 @dataclass(frozen=True)
 class RecordedFunction:
-    """A function that computes one tensor of a recording from another one, by running the recorded calls again.
+    """A part of the module as a function: computes one tensor of a recording from another, by the recorded calls.
 
     Attributes:
         run: the recording.
-        x: number of the argument.
-        y: number of the result.
+        x: number of the tensor that is the argument.
+        y: number of the tensor that is the result.
         calls: the calls that compute y from x.
     """
 
@@ -163,7 +171,7 @@ class RecordedFunction:
 
     @property
     def argument(self) -> Tensor:
-        """The recorded argument."""
+        """The value that the argument had in the recording."""
         return self.run.tensors[self.x]
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -183,11 +191,16 @@ class RecordedFunction:
         return torch.stack([self(part) for part in whole]).flatten()[: v.numel()].reshape(v.shape)
 
     def make_key(self) -> tuple[Any, ...]:
-        """Returns a key that is equal for two functions that consist of the same calls with the same constants."""
+        """Returns a key by which to look up the function: it is equal for the same calls with the same constants.
+
+        In a model of many equal layers, each kind of function is thus probed only once.
+        """
         names = {self.x: 0}
 
         def describe_ref(ref: TensorRef) -> Any:
-            """Returns the position of an intermediate result, or the value of a constant."""
+            """Returns the position of an intermediate result among the results, or the shape and values of a
+            constant.
+            """
             if ref.number in names:
                 return names[ref.number]
             value = self.run.tensors[ref.number]
@@ -203,17 +216,18 @@ class RecordedFunction:
 
 @dataclass(frozen=True)
 class KnownFunction:
-    """A recognised function: y = factors * f(x) + offset.
+    """A function between two tensors of the module that was recognised: y = factors * f(x) + offset.
 
     Attributes:
-        functions: the function that was probed, at every build.
-        name: name of f. "silu and tanh" is their sum; ``same`` has the size of x; ``turned``, ``mixed`` and ``signed``
-            are norm-preserving linear maps (``_recognise_rotation``).
-        over: dimensions that f acts along; none if it is elementwise.
-        factors: the factor at every build.
+        functions: the calls from x to y as a function, in each build of the module.
+        name: name of f in the equations; "silu and tanh" is the sum of both. ``same`` is x itself, and the linear
+            maps that preserve norms are ``turned``, ``mixed`` and ``signed`` (``_recognise_rotation``).
+        over: dimensions along which f mixes entries; empty if it is elementwise.
+        factors: the factor in each build of the module.
         offset: the constant that is added.
-        rank: how well f is known. 0: its values agree. 1: its powers agree with those of f. 2: its powers agree with
-            those of a sum of two functions. 3: its values agree at the recorded arguments only. 4: no function fits.
+        rank: how well f is known. 0: its values agree with those of the named function. 1: it has the same powers as
+            that function when both are written as polynomials. 2: likewise for a sum of two functions. 3: its values
+            agree at the recorded arguments only. 4: no function fits.
         why: the reason if no function fits.
     """
 
@@ -227,11 +241,11 @@ class KnownFunction:
 
     @property
     def argument(self) -> int:
-        """The number of the argument."""
+        """The number of the tensor x that the function is applied to."""
         return self.functions[0].x
 
     def evaluate(self, v: Tensor) -> Tensor:
-        """Returns f(v): the probed function without the factor and the constant."""
+        """Returns f(v), from the recorded calls: (y - offset) / factor in the first build of the module."""
         g = self.functions[0]
         with in_float64():
             y = g(v) if self.over else g.apply_elementwise(v)
@@ -239,14 +253,16 @@ class KnownFunction:
 
 
 class KnownFunctions:
-    """The tensors of one module that are known functions of other tensors.
+    """Finds the tensors of a module that are known functions of other tensors, such as the result of a norm.
+
+    Such a tensor is written as one function in the equations, whatever calls compute it.
 
     Attributes:
-        runs: the recordings, one for each build.
+        runs: the recordings, one for each build of the module.
         tree: the dominator tree of the first recording.
-        excluded: tensors that were excluded from recognition (``exclude``), and are read from the call that makes them.
+        excluded: tensors that are not to be recognised (``exclude``), and are read from the call that makes them.
         results: results of earlier probing, so that equal functions (``RecordedFunction.make_key``) are probed once.
-        needed: the tensors from which the output is computed, once recognised functions replace calls.
+        needed: the tensors that have to be read to get the output; those inside a recognised function are not needed.
         found: the recognised function of each tensor that has one.
     """
 
@@ -262,7 +278,7 @@ class KnownFunctions:
         self.plan_reading()
 
     def plan_reading(self) -> None:
-        """Determines which tensors the output needs and which of them are recognised, going back from the output."""
+        """Determines which tensors the output needs, going back from it, and which of them are recognised functions."""
         run = self.runs[0]
         self.needed, self.found = {run.output.number}, dict[int, KnownFunction]()
         for call in reversed(run.calls):
@@ -276,13 +292,13 @@ class KnownFunctions:
     def find_function(self, y: int) -> KnownFunction | None:
         """Returns the recognised function that computes a tensor from an earlier one.
 
-        Of several, the one with the lowest rank is chosen, then the one with the earliest argument.
+        Of several, the one with the lowest ``KnownFunction.rank`` is chosen, then the one with the earliest argument.
 
         Args:
             y: the tensor.
 
         Returns:
-            The function, or None if there is none or the rules of the calls read the tensor better.
+            The function. None if there is none, or if reading the calls one by one, by their rules, is more exact.
         """
         run = self.runs[0]
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
@@ -304,16 +320,22 @@ class KnownFunctions:
         return best
 
     def _has_plain_calls_between(self, x: int, y: int) -> bool:
-        """Tests whether all calls that compute y from x are plain (see ``_are_plain_calls``)."""
+        """Tests whether all calls that compute y from x are linear and can be read one by one (see
+        ``_are_plain_calls``).
+        """
         return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
-        """Returns the tensors that dominate a tensor and have its shape at every build, the earliest first."""
+        """Returns the tensors of which a tensor is a function and that have its shape in each build, earliest first."""
         shapes = [run.tensors[y].shape for run in self.runs]
         return [x for x in self.tree.list_dominators(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
     def _are_plain_calls(self, calls: Sequence[TorchCall]) -> bool:
-        """Tests whether every call has a rule, at most one non-constant argument, and no complex tensor."""
+        """Tests whether every call is linear and can be read one by one.
+
+        This holds if it has a rule (no nonlinear one), at most one tensor argument that is not constant, and no
+        complex tensor.
+        """
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in iterate_refs((c.arguments, c.result))) for c in calls)
         return all(
@@ -325,7 +347,7 @@ class KnownFunctions:
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
     def _is_readable(self, number: int) -> bool:
-        """Tests whether a tensor is computed only by calls with a rule and by recognised functions of the language."""
+        """Tests whether equations can express all calls that compute a tensor, by rules and recognised functions."""
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
@@ -335,12 +357,14 @@ class KnownFunctions:
         return has_rule(call.name) and all(map(self._is_readable, self.tree.list_live_arguments(call)))
 
     def make_functions(self, x: int, y: int) -> tuple[RecordedFunction, ...]:
-        """Returns the function that computes y from x, at every build."""
+        """Returns the calls from tensor x to tensor y as a function, in each build of the module."""
         places = self.tree.list_calls_between(x, y)
         return tuple(RecordedFunction(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
     def recognise_pair(self, x: int, y: int) -> KnownFunction | None:
-        """Returns the recognised function f with y = f(x), where x dominates y; None if it is not recognised."""
+        """Returns the recognised function f with y = f(x), for a y that is computed from x alone; None if it is not
+        recognised.
+        """
         if not self.runs[0].tensors[x].is_floating_point():
             return None
         maps = self.make_functions(x, y)
@@ -355,7 +379,10 @@ class KnownFunctions:
         return None if known is None else replace(known, functions=maps)
 
     def keeps_all_powers(self, call: TorchCall | None) -> bool:
-        """Tests whether no power cancels in a sum of two elementwise functions of one signal (as polynomials).
+        """Tests whether the sum of two elementwise functions of one signal has every power that one of them has.
+
+        All three are written as polynomials of the signal. If a power is missing in the sum, as in gelu(x) +
+        gelu(-x), the terms cancel partly. A call that is no such sum gives False.
 
         Args:
             call: the call that computes the sum.
@@ -378,20 +405,20 @@ class KnownFunctions:
 
 
 def draw_normal(like: Tensor, seed: int) -> Tensor:
-    """Returns a standard normal tensor with the shape of another one."""
+    """Draws a tensor of standard normal entries that has the shape of the given one."""
     return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
-    """Determines the dimensions along which a function mixes entries.
+    """Finds the dimensions along which an entry of the result depends on other entries than its own.
 
     Args:
-        g: the function.
+        g: the function; its result has the shape of its argument.
         v: an argument.
         y: the result for this argument.
 
     Returns:
-        The dimensions; () if g is elementwise; None if no single dimension explains the mixing.
+        The dimensions; () if g is elementwise; None if entries depend on others, but along no dimension alone.
     """
     other, coin = draw_normal(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5
@@ -410,7 +437,10 @@ def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...
 
 
 def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | None:
-    """Recognises a function, given at every build; returns None if it is neither elementwise nor along dimensions."""
+    """Recognises a function, given as it is in each build of the module.
+
+    Returns None if it changes the shape, or is neither elementwise nor one of the functions along dimensions.
+    """
     g = maps[0]
     v = draw_normal(g.argument, 3)
     y = g(v)
@@ -427,15 +457,16 @@ def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | N
 
 
 def _recognise_elementwise(maps: tuple[RecordedFunction, ...], v: Tensor, y: Tensor) -> KnownFunction | None:
-    """Recognises an elementwise function, which must be the same at every entry and, up to a factor, at every build.
+    """Recognises an elementwise function. It must be the same for every entry and, up to a factor, in each build.
 
     Args:
-        maps: the function at every build.
-        v: an argument at the first build.
+        maps: the function in each build of the module.
+        v: an argument in the first build.
         y: the result for it.
 
     Returns:
-        The function; of rank 4 if the language has none like it; None if it is not elementwise after all.
+        The function; of rank 4 if no function of the equations is like it; None if it is not elementwise for all
+        arguments.
     """
     g = maps[0]
     if any(find_mixed_dims(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _clamps_length(g, v):
@@ -496,9 +527,10 @@ def _are_equal_where(mask: Tensor, one: Tensor, other: Tensor) -> bool:
 
 
 def _clamps_length(g: RecordedFunction, v: Tensor) -> bool:
-    """Tests whether a function clamps a norm or a sum: large entries then give other values when all others are zero.
+    """Tests whether a function clamps a norm or a sum.
 
-    Entries of the usual size do not reach such a bound, but those of wider tensors may.
+    Then large entries give another result if all other entries are set to zero. Entries of the usual size do not
+    reach the bound, but those of wider tensors may.
     """
     alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
     scales = CLAMP_SCALES if len(g.calls) > 1 else CLAMP_SCALES[-2:]
@@ -506,7 +538,9 @@ def _clamps_length(g: RecordedFunction, v: Tensor) -> bool:
 
 
 def _is_same_at_every_entry(g: RecordedFunction, v: Tensor, y: Tensor) -> bool:
-    """Tests whether an elementwise function with result y at v is the same one at every entry, by permuting v."""
+    """Tests whether an elementwise function treats all entries alike: permuting the argument v must permute the
+    result y.
+    """
     order = torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
     return torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order])
 
@@ -515,16 +549,17 @@ def _recognise_rotation(maps: tuple[RecordedFunction, ...], over: tuple[int, ...
     """Recognises a linear map that preserves norms up to a factor: a rotation, permutation or change of signs.
 
     Args:
-        maps: the map at every build.
-        over: dimensions that it mixes.
+        maps: the map in each build of the module.
+        over: dimensions along which it mixes entries.
 
     Returns:
-        A function with one of these names, or None if the map is not linear or changes norms:
+        The map, with one of these names; None if it is not linear or changes norms.
 
-        - ``signed``: at some build, it takes a tensor of ones to one with a mean near or below zero.
-        - ``turned``: otherwise, if the mean of its diagonal is positive at every build, so that its result correlates
-          with its argument (rotary positions).
-        - ``mixed``: otherwise; only its size is known.
+        - ``signed``: in some build, it maps a tensor of ones to one whose mean is near or below zero, as changes of
+          sign do.
+        - ``turned``: otherwise, if in each build the result correlates with the argument, as that of rotary positions
+          does.
+        - ``mixed``: otherwise; only the size of the result is known.
     """
     numbers, same, signed = [], True, False
     for g in maps:
@@ -545,17 +580,23 @@ def _recognise_rotation(maps: tuple[RecordedFunction, ...], over: tuple[int, ...
 
 
 def _fit_multiple(y: Tensor, z: Tensor, near: float) -> float | None:
-    """Returns the number c with y = c z up to a relative difference; None if there is none."""
+    """Returns the number c for which y = c z within the relative error ``near``; None if there is none."""
     c = float((y * z).sum() / (z * z).sum())
     return c if torch.allclose(y, c * z, rtol=near, atol=near * 1e-2 * float(y.abs().max())) else None
 
 
 def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, ...]) -> KnownFunction | None:
-    """Recognises a function of ``DIM_FUNCTIONS``, up to a factor, by probing at several scales at every build.
+    """Recognises one of ``DIM_FUNCTIONS`` (norms, softmax, ...), up to a factor.
+
+    Arguments of several scales are tried in each build of the module, since a function may agree with another one at
+    one scale only.
 
     Args:
-        maps: the function at every build.
-        over: dimensions that it acts along.
+        maps: the function in each build of the module.
+        over: dimensions along which it mixes entries.
+
+    Returns:
+        The function, or None if it is none of them.
     """
     along: Any = over[0] if len(over) == 1 else over
     for name, f in DIM_FUNCTIONS.items():
@@ -579,15 +620,15 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
 
 
 def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int], numbers: Sequence[Any]) -> PerBuild:
-    """Removes from the factors of a layer norm the effect of a variance with n - 1 in place of n.
+    """Removes from the factors of a layer norm the effect of a variance that divides by n - 1 in place of n.
 
     Args:
-        maps: the function at every build.
-        over: dimensions that it acts along.
-        numbers: the factor at every build.
+        maps: the function in each build of the module.
+        over: dimensions over which the norm goes; they have n entries together.
+        numbers: the factor relative to a layer norm that divides by n, in each build.
 
     Returns:
-        The factors, times 1 or (n / (n - 1))^(1/2 or -1/2): those nearest to powers of the sizes.
+        The factors times (n / (n - 1))^p, where p is 0, 1/2 or -1/2, whichever is nearest to powers of the sizes.
     """
     entries = [torch.Size(g.argument.shape[d] for d in over).numel() for g in maps]
     ways = [tuple(c * (n / (n - 1)) ** p for c, n in zip(numbers, entries, strict=True)) for p in (0, 0.5, -0.5)]
@@ -595,11 +636,16 @@ def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int],
 
 
 def _snap_to_one(numbers: Sequence[Any]) -> PerBuild:
-    """Returns factors at every build as a tuple; exactly 1 if all are within 1e-6 of 1."""
+    """Returns the factors, one for each build of the module, as a tuple; if each is within 1e-6 of 1, all are set
+    to 1.
+    """
     return (1.0,) * len(numbers) if max(abs(c - 1) for c in numbers) < 1e-6 else tuple(numbers)
 
 
 def _measure_power_error(numbers: PerBuild) -> float:
-    """Returns how far factors are from powers (multiples of 1/4) of a size that doubles between builds."""
+    """Measures how far factors, one for each build of the module, are from powers of a size that doubles.
+
+    The powers are multiples of 1/4. The result is 0 for exact powers whose first factor is 1.
+    """
     powers = [4 * torch.tensor(c / numbers[0]).abs().log2() for c in numbers]
     return float(sum(abs(p - p.round()) for p in powers)) + 1e-3 * abs(numbers[0] - 1)

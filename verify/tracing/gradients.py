@@ -30,8 +30,13 @@ MAX_LISTED_NAMES = 6
 
 
 def match_roles(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Matches the parameters of a module with those of a reading: each has one name there, or one for each of its
-    parts.
+    """Finds the names that each parameter of a module has in the network read from it.
+
+    It is one name, or one for each part that is read separately; none if the network lacks the parameter.
+
+    Args:
+        names: the names of parameters in the module.
+        roles: the names of tensors in the network.
 
     Examples:
         >>> match_roles(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
@@ -44,8 +49,8 @@ def match_roles(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[s
 def explain_untrained(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
     """Returns for every parameter the reason why it does not train, or "" if it does.
 
-    The reason comes from the gradient of a random sum of the output entries, at randomly perturbed weights, so that no
-    initial value makes it zero. The weights of ``model`` are changed.
+    A parameter trains if the gradient of a random sum of the output's entries reaches it. The weights are perturbed
+    at random first, so that no initial value makes the gradient zero; ``model`` keeps these weights.
 
     Args:
         model: the module.
@@ -79,7 +84,7 @@ def explain_untrained(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict
 
 
 def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
-    """Returns those of some parameters that get a gradient from anything the module returns in training mode.
+    """Returns which of some parameters get a gradient from any tensor that the module returns in training mode.
 
     Args:
         model: the module.
@@ -96,25 +101,27 @@ def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callabl
 
 
 def explain_missing(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-    """Returns the reason why a parameter gets no numbers, for each one that a reading does not contain.
+    """Returns, for each parameter that the network read from a module lacks, why it gets no init std and learning rate.
 
     Args:
         found: the result of ``explain_untrained``.
-        roles: the parameter names of the reading.
+        roles: the names of tensors in the network.
     """
     of = match_roles(found, roles)
     return {name: x if x in (FROZEN, TRAINING) else NO_GRADIENT for name, x in found.items() if not of[name]}
 
 
 def find_frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns the tensors of a reading of which no parameter trains, and the notes on parameters that do not train.
+    """Finds the tensors of the network read from a module that do not train.
+
+    A tensor of the network may stand for the parameters of all layers or experts; it is frozen if none of them trains.
 
     Args:
         found: the result of ``explain_untrained``.
-        roles: the parameter names of the reading.
+        roles: the names of tensors in the network.
 
     Returns:
-        The frozen tensors, and the notes as (names, note).
+        The names of the frozen tensors, and notes on all parameters that do not train, as (names, note).
     """
     of, still = match_roles(found, roles), {FROZEN, UNREACHED}
     by_role: dict[str, set[str]] = {}
@@ -134,7 +141,7 @@ def find_frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[l
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Joins names with commas: the first six, and the number of the others."""
+    """Joins names with commas: the first few, and how many more there are."""
     names = list(names)
     return ", ".join(names[:MAX_LISTED_NAMES]) + (
         f" and {len(names) - MAX_LISTED_NAMES} more" if names[MAX_LISTED_NAMES:] else ""

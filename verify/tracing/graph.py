@@ -1,7 +1,8 @@
 """Represents torch tensors as views of graph nodes, and rewrites whole graphs.
 
-A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
-sizes of a class over all builds say its axis. Read next: ``reader.py`` (makes the graph), ``rules.py`` (calls).
+A torch dimension consists of indices (``IndexClass``), the slowest first; ``x.view(-1)`` of a matrix has two. Indices
+that are contracted or added become one class, whose sizes in all builds of the module tell its axis. Read next:
+``reader.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ NUMBER_IN_NAME = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 
 
 def multiply_factors(a: PerBuild, b: PerBuild) -> PerBuild:
-    """Return the product of two factors, each a number at every build; an empty one is 1."""
+    """Return the product of two factors, each a number in each build of the module; an empty tuple means 1."""
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
 def rebuild_graph(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
-    """Return the graph with ``change`` applied to every node, after it was applied to the sources of the node."""
+    """Return a copy of the graph that ends in ``root``, with each node replaced by what ``change`` returns for it.
+
+    The sources of a node are changed before the node, so that ``change`` gets a node that reads changed sources.
+    """
     made: dict[int, TracedNode] = {}
     for node in walk_graph(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
@@ -51,12 +55,14 @@ def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
 
 
 def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
-    """Replace one dimension (slot) of a node by several or none, by changing it in every source that has it.
+    """Change one dimension of a node by changing it in the sources: a slice of (W x + b) is W[:k] x + b[:k].
+
+    The dimension may be split into several by this, or removed.
 
     Args:
         node: The node.
-        slot: The dimension to replace.
-        change: Returns a changed source, given the source and its dimension.
+        slot: The number of the dimension.
+        change: Returns a changed source, given the source and the number of the dimension there.
     """
     mine = slot
     if isinstance(node, ContractionNode):
@@ -93,7 +99,10 @@ def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, i
 
 
 def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
-    """Return the new numbers of dimensions after dimension ``slot`` was replaced by ``count`` dimensions."""
+    """Return the new numbers of dimensions after dimension ``slot`` was replaced by ``count`` dimensions.
+
+    With ``slot`` 1 and ``count`` 2: 0 -> 0, 1 -> 1 and 2, 2 -> 3. Entries that are no numbers are left as they are.
+    """
     return tuple(
         y
         for x in slots
@@ -102,7 +111,11 @@ def shift_slots(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
 
 
 def describe_wiring(node: TracedNode) -> tuple[Any, ...]:
-    """Return a description of how a node reads its sources; equal for two nodes that differ only in names of labels."""
+    """Return which dimensions of its sources a node multiplies, sums and keeps, independently of how labels are
+    numbered.
+
+    Two nodes with an equal result combine their sources in the same way; what the sources are does not matter.
+    """
     if not isinstance(node, ContractionNode):
         return tuple(labels for _, labels in node.sources)
     names: dict[int, int] = {}
@@ -115,12 +128,13 @@ Dims = list[tuple[int | IndexClass, ...]]
 
 @dataclass
 class View:
-    """A torch tensor as a view of a graph node.
+    """A torch tensor, described by the graph node that has its entries and by how the dimensions of both correspond.
 
     Attributes:
         node: The node.
-        dims: For each dimension of the tensor, the dimensions (slots) of the node that make it up, slowest first; an
-            index class stands for a dimension along which the node is repeated.
+        dims: For each dimension of the tensor, the numbers of the dimensions of the node that it consists of, the
+            slowest first. An index class in place of a number is a dimension that the node lacks, along which its
+            entries are repeated (broadcast).
     """
 
     node: TracedNode
@@ -133,25 +147,29 @@ class View:
 
     @property
     def values(self) -> Sequence[Tensor]:
-        """The value of a constant tensor, at every build."""
+        """The entries of a constant tensor, in each build of the module."""
         assert isinstance(self.node, ConstantNode)
         return self.node.values
 
     def replace_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
-        """Return the view with dimension d replaced by other dimensions."""
+        """Return the view with entry ``d`` of ``dims`` replaced by the given entries (none, one or several)."""
         return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
     def get_index(self, entry: int | IndexClass) -> IndexClass:
-        """Return the index class of an entry of ``dims``."""
+        """Return the index class of an entry of ``dims``, which is the number of a dimension of the node, or a class
+        already.
+        """
         return (self.node.indices[entry] if isinstance(entry, int) else entry).find_root()
 
     def get_sizes(self, dim: int, builds: int) -> Sizes:
-        """Return the size of a dimension at every build."""
+        """Return the size of a dimension of the tensor in each build of the module; ``builds`` is the number of
+        builds.
+        """
         sizes = [self.get_index(e).sizes for e in self.dims[dim]]
         return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds
 
     def to_torch(self, value: Tensor) -> Tensor:
-        """Return the node's value in the dimensions of the torch tensor."""
+        """Return the torch tensor, given the value of the node, by permuting, repeating and merging dimensions."""
         entries = [e for dim in self.dims for e in dim]
         value = value.permute([e for e in entries if isinstance(e, int)])
         for k, e in enumerate(entries):
@@ -165,10 +183,11 @@ class View:
         return value.reshape(shape)
 
     def from_torch(self, value: Tensor, like: Tensor) -> Tensor:
-        """Return the node's value from that of the torch tensor; the inverse of ``to_torch``.
+        """Return the value of the node, given that of the torch tensor; the inverse of ``to_torch``.
 
         Args:
-            like: A tensor of the shape of the node's value.
+            value: The torch tensor.
+            like: A tensor that has the shape of the result.
         """
         entries = [e for dim in self.dims for e in dim]
         whole = [like.shape[e] if isinstance(e, int) else self.get_index(e).sizes[0] for e in entries]

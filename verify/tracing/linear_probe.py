@@ -34,7 +34,7 @@ CHECKED_SCALES = (1, 1e8)
 
 
 def rerun_in_float64(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
-    """Runs a call again and returns its results in float64, complex ones as pairs of real numbers.
+    """Runs a recorded call again and returns its results in float64, complex ones as pairs of real numbers.
 
     Args:
         call: the call.
@@ -58,7 +58,7 @@ def rerun_in_float64(call: TorchCall, run: Recording, value: Mapping[int, Tensor
 
 
 def read_linear_map(reader: Reader) -> list[View]:
-    """Returns the views of the results of the current call: a sum over its signals of constants times signals.
+    """Reads the current call as a linear map: each result is a sum of products of a constant matrix and an argument.
 
     Raises:
         Unreadable: the call is not linear (plus a constant) in its signals, or it mixes entries along a growing axis.
@@ -100,13 +100,13 @@ def read_linear_map(reader: Reader) -> list[View]:
 
 @dataclass
 class _ProbedCall:
-    """A call at one build, and its results when all of its signals are zero.
+    """A call in one build of the module, together with its results when all of its signals are zero.
 
     Attributes:
         call: the call.
         run: the recording of this build.
-        signals: a tensor of zeros for each signal, by number.
-        zero: the results at these.
+        signals: for each argument that is no constant, by its number, a tensor of zeros of the same shape.
+        zero: the results of the call for these zeros.
     """
 
     call: TorchCall
@@ -117,8 +117,8 @@ class _ProbedCall:
         self.zero = rerun_in_float64(self.call, self.run, self.signals)
 
     def is_additive(self) -> bool:
-        """Whether the call is additive in its signals: f(x, y) - f(0, 0) = (f(x, 0) - f(0, 0)) + (f(0, y) - f(0,
-        0)).
+        """Whether the call is a sum of functions of one signal each: f(x, y) = g(x) + h(y), tested on random
+        signals.
         """
         draw = torch.Generator().manual_seed(5)
         drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
@@ -130,7 +130,7 @@ class _ProbedCall:
         )
 
     def __call__(self, number: int, x: Tensor) -> list[Tensor]:
-        """Returns the results for one nonzero signal, minus those for zero signals.
+        """Returns the results for one nonzero signal while the others are zero, minus those for all signals zero.
 
         Args:
             number: the number of the signal.
@@ -143,14 +143,15 @@ class _ProbedCall:
 def _read_contributions(
     reader: Reader, sides: Sequence[_ProbedCall], numbers: Sequence[int], view: View, signless: bool
 ) -> list[View | None]:
-    """Returns, for every result, the contribution C x of one signal x, or None if it is zero.
+    """Returns what one signal x contributes to each result of the call: C x with a constant C, or None if it is zero.
 
     Args:
         reader: the reader.
-        sides: the call at every build.
-        numbers: the number of the signal at every build.
+        sides: the call in each build of the module.
+        numbers: the number of the signal in each build of the module.
         view: the view of the signal.
-        signless: whether C must not have negative entries, as a signal of the same structure is added to this one.
+        signless: whether to refuse a C with negative entries. This is needed if the call also adds another signal
+            that is computed in the same way, since both may then cancel.
 
     Raises:
         Unreadable: there is no such C, or it changes with the sizes.
@@ -172,20 +173,27 @@ def _read_contributions(
     generator = torch.Generator().manual_seed(3)
 
     def draw_normal(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
-        """Draws a random tensor along these dimensions."""
+        """Draws a random tensor with those dimensions of ``shape`` that ``dims`` lists."""
         return torch.randn([shape[d] for d in dims], generator=generator, dtype=torch.float64)
 
     def make_argument(part: Tensor, ray: Tensor) -> Tensor:
-        """Returns the outer product of a tensor along the fixed axes and one along the growing axes."""
+        """Returns the outer product of a tensor along the fixed dimensions and one along the growing dimensions.
+
+        Its dimensions are in the order of the signal.
+        """
         order = [*stays, *grows]
         return torch.tensordot(part, ray, 0).permute([order.index(d) for d in dims])
 
     def move_growing_last(y: Tensor, along: Sequence[int]) -> Tensor:
-        """Moves the growing dimensions to the end."""
+        """Moves the dimensions ``along``, which grow, to the end."""
         return y.movedim(list(along), [*range(-len(along), 0)])
 
     def compute_columns(part: Tensor) -> list[Tensor]:
-        """Runs the call on ``part`` times the ray and returns each result as multiples of the ray."""
+        """Runs the call on the outer product of ``part`` and the random vector ``ray``, which lies along the growing
+        dimensions.
+
+        Returns each result as a multiple of this vector.
+        """
         columns = []
         for y, along in zip(sides[0](numbers[0], make_argument(part, ray)), outs, strict=True):
             sums = [*range(-len(along), 0)]
@@ -222,14 +230,15 @@ def _read_contributions(
 
 
 def _find_selection_matrix(y: Tensor, part: Tensor) -> Tensor | None:
-    """Returns the matrix that selects each entry of y from the entries of a random tensor, up to sign.
+    """Finds out whether every entry of a result is an entry of the random argument, up to sign.
 
     Args:
         y: the result of a call.
-        part: the random tensor.
+        part: the argument, a tensor of random numbers.
 
     Returns:
-        A matrix of 0, 1 and -1 (rows of zeros where y is zero), or None if y has other entries.
+        The matrix of 0, 1 and -1 that selects these entries (with zeros where y is zero), or None if y has other
+        entries.
     """
     y, (values, places) = y.contiguous(), part.abs().flatten().sort()
     near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
@@ -241,15 +250,15 @@ def _find_selection_matrix(y: Tensor, part: Tensor) -> Tensor | None:
 
 
 def _apply_matrix(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
-    """Returns the view of C times a signal, or None if C is zero.
+    """Returns the product of a constant C and a signal, or None if C is zero.
 
-    Where C is the identity along a dimension, that dimension is left unchanged: it keeps its index.
+    Where C is the identity along a dimension, that dimension is left out of the product and keeps its index.
 
     Args:
         reader: the reader.
         view: the signal.
-        c: the matrix: fixed dimensions of the result, then fixed dimensions of the signal.
-        where: the fixed dimensions of the signal, its growing ones, and the growing ones of the result.
+        c: the constant: first the dimensions of the result that do not grow, then those of the signal.
+        where: the dimensions of the signal that do not grow, those that grow, and those of the result that grow.
         dims: number of dimensions of the result.
     """
     if not bool(c.any()):

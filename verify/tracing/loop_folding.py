@@ -34,14 +34,14 @@ from .nodes import (
 
 
 def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
-    """Return the graph without nodes that are as large as their source, and notes on what is omitted thereby.
+    """Return the graph without the nodes that only change values and not sizes, such as factors and rotations.
 
     Args:
         output: The view of the output.
         loops: Whether to keep scalar factors, since they may depend on the length of a loop.
 
     Returns:
-        The new view of the output, and the notes as (path of the module, note).
+        The new view of the output, and notes on what is left out, as (path of the module, note).
     """
     notes: dict[tuple[str, str], None] = {}
 
@@ -99,27 +99,34 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
 
 
 def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBuild = ()) -> ContractionNode:
-    """Return the multiple of one signal as a contraction node with this signal as its only factor."""
+    """Return a node that multiplies one signal by a factor (1 if empty), in place of ``node``, whose dimensions it
+    has.
+    """
     labels = dict(enumerate(node.indices))
     made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
     return made.copy_with(out=tuple(labels), labels=labels)
 
 
 def _is_constant_factor(factor: PerBuild) -> bool:
-    """Return whether a factor is the same number at every build; an empty one is 1."""
+    """Return whether a factor is the same number in each build of the module; an empty tuple means 1."""
     return not factor or max(factor) - min(factor) <= 1e-9 * abs(factor[0])
 
 
 class UnlikeTerms(Exception):
-    """The error for terms of a loop that differ in more than the number of the turn."""
+    """The error for terms that no loop can have made, since they differ in more than one number, such as that of the
+    expert.
+    """
 
 
 class LoopFolder:
-    """Merges the terms of a sum that a Python loop (over experts or layers) made into one term with a loop index.
+    """Merges the terms of a sum that a Python loop over experts or layers made, into one term with an index for the
+    loop.
+
+    ``sum over e of experts.e.down (experts.e.up x)  ->  down[e] up[e] x``, summed over e.
 
     Args:
-        builds: Number of builds.
-        depth: Whether to merge the layers of a residual stream, each of which then reads the stream as it came in.
+        builds: Number of builds of the module.
+        depth: Whether to merge the layers of a residual stream, too. All of them then read the input of the first one.
     """
 
     def __init__(self, builds: int, depth: bool) -> None:
@@ -144,11 +151,18 @@ class LoopFolder:
         return self.folded[node.number]
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
-        """Return the node with the loops in its sources merged."""
+        """Return the node with new sources, in which the terms that loops made are merged."""
         return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
-        """Return the terms of a sum whose terms may be sums themselves; the inner sums are added to ``prefixes``."""
+        """Return the terms of a sum; a term that is a sum itself is replaced by its terms.
+
+        Args:
+            node: The sum.
+            places: The dimension of the whole sum to which each dimension of the node belongs.
+            prefixes: A list to which the inner sums are added; in a residual stream these are the stream after each
+                layer.
+        """
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
@@ -163,7 +177,9 @@ class LoopFolder:
         return terms
 
     def fold_sum(self, node: TracedNode) -> TracedNode | None:
-        """Return the sum with the turns of loops merged into sums over an index; None if there are no such terms."""
+        """Return the sum with those terms merged that the iterations of a loop made; None if there are no such
+        terms.
+        """
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flatten_sum(node, node.slots, prefixes), None, frozenset[int]()
         if deep := self.depth and bool(prefixes):
@@ -206,8 +222,10 @@ class LoopFolder:
             return None
 
     def fold_stacked_parts(self, node: TracedNode) -> TracedNode | None:
-        """Merge the parts of a concatenation that differ only in their position; the concatenated axis is the loop
-        index.
+        """Merge the parts of a concatenation (``torch.stack`` in a loop) that differ in one number only; None if they
+        do not.
+
+        The axis along which they are stacked becomes the index of the loop.
         """
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].find_root().sizes[0]
@@ -224,13 +242,13 @@ class LoopFolder:
 
 
 class MergedTerms:
-    """The terms of a loop merged into one term, in which a loop index replaces the number of the turn.
+    """The terms that the iterations of a loop made, merged into one term with an index for the loop.
 
     Attributes:
         node: The merged term.
-        slots: The new dimension (slot) of each dimension of the terms.
-        loop_slot: The dimension of the loop index.
-        loop_numbers: The number of the turn of each term, such as ``3`` in ``experts.3.up``.
+        slots: For each dimension of the terms, the dimension of the merged term that takes its place.
+        loop_slot: The dimension of the merged term that is the index of the loop.
+        loop_numbers: The number in the names by which each term differs, such as ``3`` in ``experts.3.up``.
 
     Raises:
         UnlikeTerms: The terms differ by more than one number.
@@ -250,13 +268,17 @@ class MergedTerms:
         self.loop_slot = fold
 
     def join_loop_index(self, parameters: dict[str, TracedNode]) -> None:
-        """Identify the loop index with the axes along which parameters were merged, also in earlier merges."""
+        """Declare the index of the loop to be the same as that of earlier loops over the same parameters.
+
+        Args:
+            parameters: The merged parameters of all loops so far, by name; those of this loop are added.
+        """
         known = [parameters.setdefault(name, node).indices[-1] for name, node in self.parameters.items()]
         for index in (*self.picked_indices, *known):
             join_indices(self.loop_index, index)
 
     def sum_over_loop(self, term: TracedNode) -> TracedNode:
-        """Return the merged term summed over the loop index."""
+        """Return the merged term summed over the index of the loop; ``term`` is one of the original terms."""
         node, out = self.node, tuple(self.slots)
         if isinstance(node, ContractionNode) and not any(isinstance(c, Parameter) for c in node.children):
             out = tuple(node.out[x] for x in out)
@@ -264,10 +286,14 @@ class MergedTerms:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies_between_terms(self, numbers: Iterable[int]) -> bool:
-        """Return True if these numbers, one for each term, are the numbers of the turns, and False if all are equal.
+        """Return whether a number differs between the terms. If so, it must be the number of the iteration (layer or
+        expert).
+
+        Args:
+            numbers: The number in each term.
 
         Raises:
-            UnlikeTerms: It differs in another way.
+            UnlikeTerms: Some are equal and others not, or they are not the numbers by which the terms differ elsewhere.
         """
         values = tuple(numbers)
         if len(set(values)) == 1:
@@ -278,10 +304,11 @@ class MergedTerms:
         return True
 
     def merge_nodes(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
-        """Merge the corresponding nodes of all turns into one.
+        """Merge the nodes at the same place in each of the terms into one node.
 
         Returns:
-            The node, the new slot of every old one, and the slot of the loop index (None if it does not depend on it).
+            The node; the new number of each of its dimensions; the dimension that is the index of the loop, or None
+            if all terms share the node.
         """
         first, mark = nodes[0], tuple(n.number for n in nodes)
         if mark not in self.merged_nodes:
@@ -348,7 +375,7 @@ class MergedTerms:
 
 
 def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two nodes that may be turns of one loop."""
+    """Return a key that is equal for two nodes that differ at most in numbers of names, so that they may be merged."""
     if not node.sources:
         sizes = tuple(x.find_root().sizes for x in node.indices)
         return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes
@@ -358,13 +385,14 @@ def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
 
 
 def split_packed_parameters(root: TracedNode) -> TracedNode:
-    """Return the graph in which a parameter with an axis of fixed size is split along it: packed qkv becomes q, k,
-    v.
+    """Return the graph with packed parameters split: a qkv of shape (3, N, N) becomes the parameters q, k and v.
+
+    A parameter is split along an axis of fixed size if the module picks single entries along it.
     """
     cache: dict[Any, TracedNode | None] = {}
 
     def select_node_entry(node: TracedNode, slot: int, k: int) -> Any:
-        """Return entry k of a node along a dimension; None if it is zero."""
+        """Return entry ``k`` of a node along dimension ``slot``, as a node; None if the entry is zero."""
         mark = node.number, slot, k
         if mark not in cache:
             if isinstance(node, Parameter):

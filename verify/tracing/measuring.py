@@ -36,27 +36,31 @@ DATA_READERS = ("embedding",)
 
 
 def find_parameters(model: nn.Module, role: str) -> list[Tensor]:
-    """Returns the parameters of a module to which a parameter name of its reading refers."""
+    """Returns the parameters of a module that one name in the network read from it refers to, such as those of all
+    layers.
+    """
     named = dict(model.named_parameters())
     return [named[name].detach() for name, roles in match_roles(named, [role]).items() if roles]
 
 
 class TrainingWatch:
-    """Measures how a module has changed since this object was created. Calling it returns the sizes now.
+    """Measures how a module changes in training: calling the object returns how far signals have moved since it was
+    created.
 
     Args:
         model: the module.
         inputs: its positional and keyword inputs.
-        traced: its reading, possibly at other sizes.
+        traced: the network that was read from the module, possibly at other sizes.
 
     Attributes:
         first: the recording at creation.
         switched: whether any token has since been routed to other experts.
-        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it is
-            no affine function, and vectors to which it applies a matrix.
+        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it
+            is no affine function, and vectors to which it applies a matrix.
         weights: for each tensor made of parameters alone, by number, the names of these parameters.
         chosen: numbers of the integer tensors that depend on computed values, such as the result of a top-K.
-        products: for each parameter, the calls that multiply it with a signal, and the number of its tensor there.
+        products: for each parameter, the calls that multiply it with a signal, each with the number of the tensor
+            through which it uses the parameter.
         makers: the call that made each tensor, by number.
     """
 
@@ -79,7 +83,9 @@ class TrainingWatch:
             return record_forward(self.model, *self.inputs, strict=False)
 
     def _classify_tensors(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
-        """Classifies the tensors of the first recording; returns ``weights``, ``chosen`` and ``products``."""
+        """Follows the calls of the first recording to tell weights from signals; returns ``weights``, ``chosen`` and
+        ``products``.
+        """
         run = self.first
         weights = {number: frozenset([name]) for number, name in run.parameters.items()}
         unread = bool(self.traced.network.unread)  # in equations every input but the first is a constant
@@ -121,7 +127,7 @@ class TrainingWatch:
 
     @cached_property
     def names(self) -> dict[str, Sequence[str]]:
-        """Names of all measured quantities, each with the quantities of the engine with which it is compared.
+        """Maps the name of each measured quantity to the quantities of the engine with which it is compared.
 
         ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are parts of the product with a parameter; numbers of
         layers and experts in NAME are masked. Changes of signals are named after the module and the call.
@@ -144,8 +150,11 @@ class TrainingWatch:
 
     @cached_property
     def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
-        """For every signal that is no product with a parameter and no gate: its name, the call that makes it, and the
-        position among the results of the call."""
+        """Maps each signal whose change is measured to its printed name, the call that makes it, and its position in
+        the result.
+
+        These are the signals that are neither products with a parameter nor gates.
+        """
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
         made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
         return {
@@ -160,8 +169,10 @@ class TrainingWatch:
 
     @cached_property
     def _product_signals(self) -> dict[str, tuple[str, ...]]:
-        """For every product (the parameter's name, with a number if it has several): the signals in the equations that
-        it makes."""
+        """Maps each product with a parameter to the signals in the equations that are its result.
+
+        The key is the parameter's name, followed by a number from the second product on.
+        """
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
         known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
@@ -181,13 +192,14 @@ class TrainingWatch:
 
     @cached_property
     def _module_outputs(self) -> Mapping[str, TensorRef]:
-        """The output of every submodule if the equations are not known, except those made of weights alone."""
+        """The output of every submodule, except those made of weights alone; empty if the equations are known."""
         found = self.first.outputs if self.traced.network.unread else {}
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
     def _list_keys(self, name: str, uses: int) -> list[str]:
-        """Returns the name of each product of a parameter, "" for one that is not measured; an empty list if the
-        reading lacks the parameter.
+        """Returns the names of the products of a parameter with signals, "" for a product that is not measured.
+
+        The list is empty if the network lacks the parameter.
 
         Args:
             name: the parameter.
@@ -199,8 +211,9 @@ class TrainingWatch:
         return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
     def _make_key(self, role: str, k: int) -> str:
-        """Returns the name of product number ``k`` of a parameter, without the numbers of its parts: ``qkv``, ``qkv
-        2``, ..."""
+        """Returns the name of product number ``k`` with a parameter: ``qkv``, ``qkv 2``, ... without the numbers of
+        its parts.
+        """
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
@@ -248,7 +261,7 @@ class TrainingWatch:
         return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
 
     def _align_with_first(self, now: Recording) -> Recording:
-        """Relabels the tensors of a later recording with the numbers of the first one.
+        """Gives the tensors of a later recording the numbers that the same tensors have in the first one.
 
         Only calls that are made as often as in the first run are matched; an expert without a token makes none.
         """
@@ -308,8 +321,10 @@ class TrainingWatch:
         """
 
         def rerun_product(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
-            """Runs the call again on the signals of a run and initial weights, except for the tensor ``number`` if
-            ``of`` returns it."""
+            """Runs the call again on the signals of a recording, with the initial weights.
+
+            For the tensor ``number``, the result of ``of`` is used instead, if it is given.
+            """
 
             def value(n: int) -> Tensor:
                 if n not in self.weights or n in self.read_as_signals.get(call.key, ()):
@@ -324,14 +339,17 @@ class TrainingWatch:
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def replace_parameter(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
-            """Returns the tensor ``number`` with another value of the parameter, if it depends on it linearly and on no
-            other."""
+            """Returns the tensor ``number`` for another value of the parameter, ``value`` of the one in the recording.
+
+            If the tensor depends on other parameters or not linearly on this one, ``value`` is applied to the tensor
+            itself.
+            """
             if not alone:
                 return value(run.tensors[number])
             return self._compute_weight(number, run, {name: value(run.tensors[own])})
 
         def compute_product(run: Recording) -> Tensor:
-            """Returns the product with the initial value of the parameter on the signals of a run."""
+            """Returns the product of the initial value of the parameter with the signals of a recording."""
             return rerun_product(run) - rerun_product(run, lambda: replace_parameter(run, torch.zeros_like))
 
         init = compute_product(self.first)
@@ -373,7 +391,7 @@ class TrainingWatch:
                 yield from self._iterate_needed(self.makers[x])
 
     def _compute_weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NO_VALUES) -> Tensor:
-        """Recomputes a tensor made of parameters, from their initial values or from given ones.
+        """Recomputes a tensor made of parameters alone, from their initial values or from given ones.
 
         Args:
             number: number of the tensor.
@@ -422,11 +440,11 @@ def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
 
 
 def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
-    """Returns whether a call sums a tensor against a larger one, that is, applies a matrix to it as to a signal.
+    """Returns whether a call applies a matrix to a weight, so that the weight acts like a signal.
 
     Args:
         call: the call.
-        number: number of the tensor.
+        number: number of the weight.
         held: numbers of all weights that the call takes.
         run: the recording.
     """
@@ -453,12 +471,12 @@ def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
 
 
 def _iterate_shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
-    """Yields the shapes of the results of a call, as far as the recording has them."""
+    """Yields the shapes of the results of a call; results that the recording does not have are skipped."""
     return (tuple(x.shape) for r in iterate_refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
 def _name_output(module: str) -> str:
-    """Returns the name under which the change of a module's output is reported."""
+    """Returns the name under which the change of a submodule's output is reported."""
     return f"{module}: output"
 
 
@@ -468,7 +486,9 @@ def _iterate_refs(call: TorchCall) -> Iterator[TensorRef]:
 
 
 def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
-    """Yields, for several recordings, the maps from numbers to names of parameters, of buffers and of inputs."""
+    """Yields, for several recordings together, the dicts that give names of parameters, of buffers and of inputs by
+    number.
+    """
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 
 

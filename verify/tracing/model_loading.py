@@ -95,11 +95,12 @@ WIDTHS = ("N", "N_e")
 
 @dataclass(frozen=True)
 class ModelOption:
-    """The model given by ``--model``.
+    """The network of the model that the option ``--model`` names, ready for a command.
 
     Attributes:
-        model: its reading.
-        odd: for every difference to another configuration of the model that the reading does not allow for, a line.
+        model: what was read from the model.
+        odd: a line for every difference between two configurations of the model that the network does not take into
+            account.
     """
 
     model: TracedModel
@@ -115,7 +116,7 @@ class ModelOption:
         """The equations, as TOML.
 
         Raises:
-            Unreadable: they are not known.
+            Unreadable: only the shapes of the parameters were read.
         """
         if self.network.unread:
             raise Unreadable(self.network.unread)
@@ -123,15 +124,15 @@ class ModelOption:
 
     @property
     def ray(self) -> str:
-        """The default ray: widths grow, numbers of experts and layers stay."""
+        """The ray that is used if the user gives none: widths grow, numbers of experts and layers stay."""
         axes = [axis for axis in AXES if axis in self.network.axes.values()]
         return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
 
     def describe_remaining_factors(
         self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]
     ) -> Iterator[str]:
-        """Yields a line for each multiplier: its factor, how much of it the module already applies, and what remains to
-        be done.
+        """Yields a line for each multiplier: its factor, how much of it the module already applies, and what remains
+        to be done.
 
         Args:
             multipliers: the setting of each multiplier in the recipe.
@@ -148,7 +149,7 @@ class ModelOption:
             yield f"{name}: its factor is {setting.factor:.6g}, of which the module applies {brings:.6g}; {to_do}"
 
     def append_notes(self, answer: Any) -> Any:
-        """Appends the notes of the reading to an answer of a command (a document, or the last of several)."""
+        """Appends notes on how the module was read to the answer of a command (a document, or the last of several)."""
         if isinstance(answer, Document):
             return self._append_notes(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -156,7 +157,7 @@ class ModelOption:
         return answer
 
     def _append_notes(self, d: Document) -> Document:
-        """Returns the document with the notes of the reading, in text and in its record."""
+        """Returns the document with notes on how the module was read, both in its text and in its record."""
         rates = d.record.get("ray")
         model = (
             self.model
@@ -174,7 +175,12 @@ class ModelOption:
         return Document((*d.blocks, *blocks), {**d.record, "left_out": model.lines})
 
     def _describe_training_only(self, record: Mapping[str, Any]) -> Iterator[str]:
-        """Yields a line of powers, derived by shape, for each tensor that acts only in training mode."""
+        """Yields a line for each tensor that acts only in training mode, with its exponents, which are derived from
+        its shape.
+
+        Args:
+            record: the record of a derivation.
+        """
         if self.model.beside is not None and record.get("ray"):
             rule = read_optimizers(record["optimizer"], self.model.beside, self.model.networks)
             ray = Ray({axis: Fraction(x) for axis, x in record["ray"].items()})
@@ -185,10 +191,11 @@ class ModelOption:
 
 
 def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the factor that the module still lacks for each multiplier, as text; "" if it lacks none.
+    """Returns for each multiplier the power of the sizes by which the module must still multiply, as text; "" if none
+    is left.
 
     Args:
-        model: the reading.
+        model: what was read from the module.
         record: the record of a derivation or a recipe.
     """
     needed = record.get("multipliers", {})
@@ -200,7 +207,11 @@ def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dic
 
 
 def _describe_split_parts(tensors: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each parameter whose parts get different powers."""
+    """Returns a line for each parameter whose parts (q, k and v of a packed qkv) get different powers.
+
+    Args:
+        tensors: for each tensor, its settings in the record of a derivation or a recipe.
+    """
     parts: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, settings in tensors.items():
         if "[" in name and isinstance(settings, Mapping):
@@ -219,7 +230,7 @@ def _describe_split_parts(tensors: Mapping[str, Any]) -> list[str]:
 def read_model_option(
     text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = ""
 ) -> ModelOption:
-    """Loads and reads the model that ``--model`` names.
+    """Loads the model that ``--model`` names and reads it as a network.
 
     Args:
         text: ``FILE.py:NAME`` or ``hf:config.json``.

@@ -86,7 +86,8 @@ DIFFERENCE_PHRASES = " read as ", " left out", " held at "
 
 @dataclass(frozen=True)
 class TracedModel:
-    """A module as a network of equations (or, if these are unknown, of the shapes of its parameters).
+    """What was read from a module: a network of equations or, if these are not known, one made from its parameters'
+    shapes.
 
     Attributes:
         text: the network as TOML, with the parameter names of the module.
@@ -95,13 +96,14 @@ class TracedModel:
         notes: what the equations leave out or approximate, as (path, note).
         calls: maps each signal to the torch call that makes it, as ``TracedNode.call``. Calls whose number grows with
             experts or layers are omitted, as their positions change.
-        error: relative difference between the outputs of the equations and the module.
+        error: relative difference between the outputs of the equations and the module; not a number if there are no
+            equations.
         base: the sizes of the first build.
-        spans: the slice of a parameter that each part of it covers.
+        spans: for each part of a parameter that is read separately, by name, the slice of the parameter that it is.
         training: parameters that affect the module only in training mode.
-        beside: the network of the shapes of ``training``, or None.
+        beside: a network of the parameters ``training``, made from their shapes, or None.
         blocked: parameters whose gradient is exactly zero for all weights.
-        how: name in ``READINGS`` of the strategy that succeeded.
+        how: name of the strategy in ``readings.READINGS`` that succeeded.
         tried: the strategies that failed before, with the reason.
         joint: whether all experts were active in every build, so that powers of K cannot be told from powers of M.
     """
@@ -123,16 +125,16 @@ class TracedModel:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks that contain the model's parameters; the equations come last."""
+        """The networks that contain the model's parameters: ``beside``, if there is one, and last ``network``."""
         return (self.network,) if self.beside is None else (self.beside, self.network)
 
     @property
     def roles(self) -> list[str]:
-        """The names of all tensors of the networks."""
+        """The names of all tensors of ``networks``."""
         return [role for network in self.networks for role in network.tensors]
 
     def with_frozen(self, found: Mapping[str, str]) -> TracedModel:
-        """Returns the reading with some parameters frozen, and with the notes on them.
+        """Returns a copy in which parameters that do not train are marked as frozen, with notes on them.
 
         Args:
             found: for every parameter the reason why it does not train, or "", as from ``gradients.explain_untrained``.
@@ -149,7 +151,7 @@ class TracedModel:
         return replace(self, text=text, network=network, notes=[*self.notes, *notes], blocked=blocked)
 
     def with_zero_starts(self, build: Build) -> TracedModel:
-        """Returns the reading with those trained matrices marked that the module initialises to zero (such as B of
+        """Returns a copy in which those trained matrices are marked that the module initialises to zero (such as B of
         LoRA).
 
         Args:
@@ -170,7 +172,10 @@ class TracedModel:
         return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
     def find_open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
-        """Returns the multipliers whose own factor is undecided because the share of active experts K/M changes.
+        """Returns which multipliers are undecided, since the share of active experts K/M differs between base and
+        target.
+
+        If all experts were active when the module was read, its own factor at a multiplier may depend on K or on M.
 
         Args:
             base: the sizes of the tuned model.
@@ -186,14 +191,14 @@ class TracedModel:
 
     @property
     def lines(self) -> list[str]:
-        """The result of ``describe`` if it is not known which multipliers are needed."""
+        """The lines of ``describe`` for the case that it is not known which factors the module lacks."""
         return self.describe({})
 
     def describe(self, left: Mapping[str, str]) -> list[str]:
-        """Returns one line for each note on the reading, and for each factor that the module itself applies.
+        """Returns a line for each note on what was read, and for each factor by which the module itself multiplies.
 
         Args:
-            left: maps multipliers to the factor that is still missing in the module, "" if none is.
+            left: for each multiplier, the factor that the module still lacks, as text; "" if it lacks none.
         """
         where: dict[str, list[str]] = {}
         usual = self.network.unread or self.how in ("", "at small sizes", "with half of the experts active")
@@ -221,7 +226,7 @@ class TracedModel:
 
 
 def _record_build(build: Build, sizes: Mapping[str, int], force_topk: int | None = None) -> Recording:
-    """Builds the module at some sizes and records a run; ``force_topk`` as for ``record_forward``."""
+    """Builds the module at some sizes and records one forward pass; ``force_topk`` as for ``record_forward``."""
     model, (inputs, keywords), _ = build_module(build, sizes)
     with in_float64():
         return record_forward(model, inputs, keywords, force_topk=force_topk)
@@ -232,8 +237,7 @@ class SizesTooSmall(Unreadable):
 
 
 def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Returns the sizes of the first build: the given ones, and a small default for any other axis that ``build`` asks
-    for.
+    """Returns the sizes of the first build: those given, and a small default for any other axis that ``build`` reads.
 
     There are at least two experts and two layers, so that a loop over them is recognised, and all experts are active.
     """
@@ -245,20 +249,20 @@ def choose_first_sizes(build: Build, base: Mapping[str, int] | None = None) -> d
 def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, force_topk: bool = False) -> TracedModel:
     """Derives the equations of the module that ``build(sizes)`` returns.
 
-    The module runs at the first sizes and once with each axis doubled, in float64 on the CPU. It runs once more at a
-    much larger size of each axis along which its constants may change. If fewer than all experts are active, K is an
-    axis of its own, and the recordings make all experts active (``record_forward(force_topk=K)``) so that each of them
-    is seen.
+    The module is built and run at the first sizes and once with each axis doubled, in float64 on the CPU. It is run
+    once more at a much larger size of each axis along which its constants may change. If fewer than all experts are
+    active, K is an axis of its own, and the recordings make all experts active (``record_forward(force_topk=K)``) so
+    that each of them is seen.
 
     Args:
         build: function that returns the module at given sizes.
-        start: the sizes of the first build, for every axis that ``build`` asks for.
+        start: the first sizes, for every axis that ``build`` asks for.
         name: name of the network.
         force_topk: whether a top-K that selects some of a fixed number of candidates is read as if it selected all.
 
     Raises:
-        Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations whose
-            output differs from the module's.
+        Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations
+            whose output differs from the module's.
     """
     apart = "M" in start and start.get("K", start["M"]) < start["M"]
     alike = [axis for axis in start if axis != "K" or apart]
@@ -358,7 +362,9 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, f
 
 
 def _has_growing_unit_dim(runs: Sequence[Recording]) -> bool:
-    """Returns whether a dimension of size 1 in the first run is larger in another one."""
+    """Tests whether a dimension has size 1 in the first run and is larger in another; the sizes are then too small to
+    be read.
+    """
     return any(
         1 in x.shape and any(a == 1 < b for a, b in zip(x.shape, run.tensors[k].shape, strict=False))
         for run in runs[1:]
@@ -368,10 +374,10 @@ def _has_growing_unit_dim(runs: Sequence[Recording]) -> bool:
 
 
 def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) -> TracedModel:
-    """Finds the parameters that do not train, and returns the reading with these frozen and noted.
+    """Finds the parameters that do not train, and returns the network with these frozen and noted.
 
     Args:
-        reading: the reading.
+        reading: what was read so far.
         build: the function that builds the module.
         frozen: names of tensors that are frozen in the equations.
 
@@ -395,10 +401,11 @@ def _check_gradients(reading: TracedModel, build: Build, frozen: Sequence[str]) 
 
 
 def _find_untrained_stream(network: Network) -> str:
-    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if none exists.
+    """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if there is
+    none.
 
-    When one layer is read as representative of all, changes of its input by earlier layers are not seen. For such a
-    signal these are the only changes, so that the answer would be wrong.
+    Only one layer is read, as representative of all, so that changes of its input by earlier layers are not seen. For
+    such a signal these are the only changes, and the exponents would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
@@ -409,7 +416,9 @@ def _find_untrained_stream(network: Network) -> str:
 
 
 def _read_graph(runs: Sequence[Recording]) -> tuple[Reader, View]:
-    """Reads recordings of one module at several sizes; returns the reader and the graph of the output."""
+    """Makes the graph of a module from its recordings at several sizes; returns the reader and the view of the
+    output.
+    """
     splits: dict[Any, Any] = {}
     runs = [replace(runs[0], positions={}), *(renumber_tensors(run, runs[0]) for run in runs[1:])]
     regions = KnownFunctions(runs)
@@ -431,18 +440,18 @@ def _run_module(build: Build, sizes: Mapping[str, int]) -> Tensor:
 
 
 def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
-    """Executes the equations before loops are folded, and compares the result with the module's output.
+    """Computes the output of the graph and compares it with that of the module, before loops are merged.
 
     Args:
-        reader: the reader that made the equations.
-        output: the graph of the output.
-        chosen: the output of the module with some experts active, if the recording has all of them active.
+        reader: the reader that made the graph.
+        output: the view of the output.
+        chosen: the output of the module with only K experts active, if all are active in the recording.
 
     Returns:
         The maximum difference, relative to the largest entry.
 
     Raises:
-        Unreadable: they differ. The error names the first call whose values differ, ignoring their order.
+        Unreadable: they differ. The error names the first call whose values differ, ignoring the order of entries.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
     if output.is_constant:
@@ -478,13 +487,16 @@ def _compute_relative_difference(found: Tensor, true: Tensor) -> float:
 
 
 def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
-    """Folds the loops over experts (and layers) in a graph; returns the graph and notes on what that leaves out.
+    """Merges the equal terms of loops over experts (and layers) in a graph, and splits packed parameters.
 
     Args:
         reader: the reader that made the graph.
-        output: the graph of the output.
-        deep: whether to fold loops over layers, too.
-        loops: whether the length of a loop is an axis.
+        output: the view of the output.
+        deep: whether to merge loops over layers, too.
+        loops: whether the length of a loop grows with an axis.
+
+    Returns:
+        The new view of the output, and notes on what is left out, as (path of the module, note).
     """
     output, notes = drop_same_size_nodes(output, loops)
     for depth in (False, True)[: 1 + deep]:
@@ -495,15 +507,16 @@ def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[
 
 
 def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
-    """Adds the sizes from a second graph, in which a loop is twice as long, to the indices of the first graph.
+    """Extends the sizes in a graph by another build, in which a loop is twice as long and which therefore has an own
+    graph.
 
     Args:
-        order: the nodes of the first graph.
-        other: the nodes of the second one.
+        order: the nodes of the first graph, to whose indices and factors the sizes are added.
+        other: the nodes of the second graph.
         axis: the axis of the loop.
 
     Raises:
-        Unreadable: the two folded graphs differ in structure.
+        Unreadable: the two graphs differ in structure.
     """
 
     def describe_nodes(nodes: list[TracedNode]) -> list[Any]:
@@ -530,7 +543,7 @@ def _append_sizes(order: list[TracedNode], other: list[TracedNode], axis: str) -
 
 
 def _list_all_indices(node: TracedNode) -> list[IndexClass]:
-    """Returns the indices of a node, and those that a product sums over."""
+    """Returns the indices of a node, and for a product also those that it sums over."""
     summed = [node.labels[x] for _, m in node.sources for x in m] if isinstance(node, ContractionNode) else []
     return [*node.indices, *summed]
 

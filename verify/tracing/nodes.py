@@ -1,7 +1,7 @@
-"""Defines the graph as which a module is read, with one class for each kind of node.
+"""Defines the nodes of the graph that is made from a module. A node is a tensor; its class says how it is computed.
 
-A slot is one of the indices of a node. Every node computes its exact value from those of its sources, so that a reading
-can be held against the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
+A slot is one of the dimensions of a node. Every node can compute its exact value from those of its sources, so that
+the graph can be compared with the module (``models.py``). Read next: ``graph.py`` (walks and changes graphs).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from scaling_algebra.errors import UsageError
 
 Sizes = tuple[int, ...]
-"""A size at every build."""
+"""A size in each build of the module."""
 PerBuild = tuple[float, ...]
-"""A number at every build."""
+"""A number in each build of the module."""
 TensorFunction = Callable[[Tensor], Tensor]
 _EINSUM_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COUNT = itertools.count()
@@ -35,14 +35,18 @@ class NotFinite(Unreadable):
 
 
 class UnabsorbedFactor(Unreadable):
-    """The error for a module that multiplies by a power of the sizes at a place where no parameter can absorb it.
+    """The error for a module that multiplies by a power of the sizes where no parameter can absorb it.
 
-    Reading such a module by shape would give wrong numbers, too.
+    A factor is absorbed by a parameter if the init std and learning rate of the parameter can make up for it. Reading
+    such a module by the shapes of its parameters alone would give wrong numbers, too.
     """
 
 
 class Restart(Exception):
-    """Raised when a dimension of a parameter or input turns out to be two indices, so that reading must restart."""
+    """Raised when a dimension of a parameter or input turns out to consist of two indices, as in ``x.view(heads, -1)``.
+
+    The graph must then be made again, with this dimension split from the beginning.
+    """
 
 
 def make_error(where: str, what: str) -> Unreadable:
@@ -51,10 +55,13 @@ def make_error(where: str, what: str) -> Unreadable:
 
 
 class IndexClass:
-    """A class of indices that were identified with each other, as an element of a union-find structure.
+    """A set of dimensions of tensors that have to be the same index, since some operation sums or adds along them
+    together.
+
+    It is an element of a union-find structure: joined classes have one root (``find_root``).
 
     Args:
-        sizes: Size of the index at every build.
+        sizes: Size of the index in each build of the module.
         leaf: The dimension of a parameter or input in which it originates; None if a call creates it.
     """
 
@@ -71,12 +78,12 @@ class IndexClass:
 
     @property
     def fixed(self) -> bool:
-        """Return whether the size is the same at every build."""
+        """Whether the size is the same in each build of the module, so that the index does not grow."""
         return len(set(self.find_root().sizes)) == 1
 
 
 def join_indices(a: IndexClass, b: IndexClass) -> IndexClass:
-    """Merge two classes and return the merged class."""
+    """Merge two classes of indices, which turned out to be the same index, and return the merged class."""
     a, b = a.find_root(), b.find_root()
     if a is not b:
         b.parent = a
@@ -92,16 +99,20 @@ Source = tuple["TracedNode", tuple[int, ...]]
 class TracedNode:
     """One tensor of the graph.
 
+    A slot is one of the dimensions of the node, given by its number.
+
     Attributes:
         indices: The index class of each dimension (slot).
         where: Path of the module that makes the tensor.
         sources: The nodes from which it is computed, each with a label for each of its dimensions. A label is the
-            number of
-            a dimension of this node, except in a contraction.
-        value_function: Computes the value from those of the sources, for kinds of nodes that do not define it.
-        note: What the equations omit at this node, as a sentence; or "".
-        part: For a part of another node: that node, its slot, and where the part begins and ends at every build.
-        call: The torch call that makes the tensor, as ``TorchCall.key``, and the place among its results.
+            number of a dimension of this node; in a contraction (``ContractionNode``) it is a key of ``labels``.
+        value_function: Computes the value from those of the sources; None if the class of the node defines how
+            (``compute``).
+        note: What the equations omit at this node, as a sentence; "" if nothing.
+        part: For a part of another node, such as a slice: that node, the slot along which it is cut, and where the
+            part begins and ends in each build of the module.
+        call: The torch call that makes the tensor, as ``TorchCall.key``, and the position among the results of the
+            call.
         cache: Cached results of functions of the node, by function.
     """
 
@@ -117,12 +128,12 @@ class TracedNode:
 
     @property
     def label(self) -> str:
-        """A name that distinguishes the node from others of its class, such as that of a parameter; or ""."""
+        """What distinguishes the node from others of its class, such as the name of a parameter; "" if nothing does."""
         return ""
 
     @property
     def over(self) -> tuple[int, ...]:
-        """The dimensions along which the node is a function, as a norm is; empty for other nodes."""
+        """The dimensions along which the node mixes entries, as a norm or softmax does; empty for other nodes."""
         return ()
 
     @property
@@ -139,7 +150,7 @@ class TracedNode:
 
     @cached_property
     def is_weight(self) -> bool:
-        """Whether the node is computed from parameters only, by products and sums."""
+        """Whether the node is a parameter, or is computed from parameters only, by products and sums."""
         return bool(self.sources) and all(c.is_weight for c in self.children)
 
     @property
@@ -178,10 +189,11 @@ class TracedNode:
         return self if alike else self.copy_with(sources=sources)
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
-        """Return the exact value at the first build, its dimensions as ``indices``.
+        """Return the exact value of the tensor in the first build of the module, with one dimension for each of
+        ``indices``.
 
         Args:
-            values: The known values by number of the node; every value that is computed is added.
+            values: The known values, by number of the node; every value that is computed is added.
         """
         for node in walk_graph(self, values):
             known = [values[c.number] for c in node.children]
@@ -189,10 +201,11 @@ class TracedNode:
         return values[self.number]
 
     def compute(self, sources: list[Tensor]) -> Tensor:
-        """Return the value of the node, given the values of its sources. Each class of nodes defines it.
+        """Return the value of the node, given the values of its sources. Classes without ``value_function`` override
+        it.
 
         Raises:
-            Unreadable: The node is no signal.
+            Unreadable: The node has no value of its own, like a parameter that stands for those of all layers.
         """
         raise self.fail(f"reads {self}, which is no signal")
 
@@ -205,10 +218,11 @@ Node = TypeVar("Node", bound=TracedNode)
 
 @dataclass(eq=False, kw_only=True)
 class Leaf(TracedNode):
-    """A node without sources: a parameter, an input or a constant.
+    """A node without sources: a parameter, an input or a constant of the equations.
 
     Attributes:
-        value: The value at the first build; None for a leaf that stands for several.
+        value: The value in the first build of the module; None if the node stands for several tensors, such as the
+            parameters of all layers.
     """
 
     value: Any = None
@@ -223,7 +237,8 @@ class Parameter(Leaf):
 
     Attributes:
         name: Its name in the module.
-        axes: The dimension of the parameter that each slot belongs to.
+        axes: For each dimension of the node, the dimension of the parameter that it belongs to (a split dimension
+            gives several).
         frozen: Whether it is a constant of the module that the equations contain as a frozen parameter.
     """
 
@@ -250,7 +265,7 @@ class ConstantNode(TracedNode):
     """A constant of the module: a tensor that depends on no parameter and no input.
 
     Attributes:
-        values: The value at every build.
+        values: The value in each build of the module.
     """
 
     values: Sequence[Tensor] = ()
@@ -258,21 +273,24 @@ class ConstantNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class EquationConstant(Leaf):
-    """A constant that the equations contain by name."""
+    """A constant that the equations contain by name, such as ``C`` in ``y[a] = C[a,b] x[b]``."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PartSelector(EquationConstant):
-    """A constant of zeros and ones that puts its factor at one part of a concatenation."""
+    """A constant of zeros and ones that marks one part of a concatenation.
+
+    A concatenation of equal parts is the sum of the parts, each times the constant that is 1 at its position.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
 class PartialTensor(TracedNode):
-    """A new tensor (such as ``torch.empty``) to parts of which values are assigned.
+    """A new tensor (such as ``torch.empty``) to which values are assigned part by part.
 
     Attributes:
-        pieces: For each assigned part: its dimension, where it begins and ends along it, and the view that was
-            assigned.
+        pieces: For each assigned part: the dimension along which it is cut, where it begins and ends along this
+            dimension, and the view that was assigned.
     """
 
     pieces: list[tuple[int, int, int, Any]] = field(default_factory=list)
@@ -285,10 +303,12 @@ class PartialTensor(TracedNode):
 class ContractionNode(TracedNode):
     """A product of tensors, summed over the labels that are not in ``out``, as by ``torch.einsum``.
 
+    A label is an integer that stands for one index of the einsum.
+
     Attributes:
         out: The label of each dimension of the result.
         labels: The index class of every label.
-        factor: The number that the module itself multiplies by, at every build; empty for 1.
+        factor: The number that the module itself multiplies by, in each build of the module; empty for 1.
     """
 
     out: tuple[int, ...] = ()
@@ -320,11 +340,13 @@ class SumNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class FixedConcatenation(SumNode):
-    """A concatenation along an axis of fixed size, which equations write as the sum of its parts (of equal size).
+    """A concatenation along an axis of fixed size.
+
+    Equations write it as the sum of the parts, which is as large (in powers of the sizes).
 
     Attributes:
         slot: The dimension along which parts are concatenated.
-        begins: The first position of each part, at every build.
+        begins: For each part, the position at which it begins, in each build of the module.
     """
 
     slot: int = 0
@@ -347,8 +369,8 @@ class FunctionNode(TracedNode):
     """A function of one signal.
 
     Attributes:
-        name: Its name in the equations.
-        over: The dimensions along which it acts, as a norm does; empty if it is elementwise.
+        name: Name of the function in the equations.
+        over: The dimensions along which it mixes entries, as a norm does; empty if it is elementwise.
     """
 
     name: str
@@ -365,10 +387,11 @@ class FunctionNode(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class Selection(FunctionNode):
-    """Scores, or a function of them, at the largest entries along a dimension, and zero at the others (a top-K).
+    """A top-K: keeps the K largest entries of scores along a dimension (or a function of them) and sets the others to
+    zero.
 
     Attributes:
-        count: The number of entries that are selected, K.
+        count: The number K of entries that are kept.
     """
 
     count: int = 0
@@ -378,7 +401,7 @@ class Selection(FunctionNode):
 class CentredSignal(FunctionNode):
     """A signal minus its mean along a dimension.
 
-    This is linear, unlike other functions, so that the signal may be subtracted from it again: (x - mean x) - x.
+    Unlike other functions this one is linear, so that in a difference such as (x - mean x) - x the signal cancels.
     """
 
 
@@ -405,9 +428,10 @@ class ShiftedSignal(TracedNode):
     """A signal to which a constant is added.
 
     Attributes:
-        values: The constant at every build.
-        frozen: Whether it differs along an axis that grows.
-        entrywise: Whether ``exact`` acts on every entry, whatever the shape.
+        values: The constant, in each build of the module.
+        frozen: Whether the entries of the constant differ along an axis that grows.
+        entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to a slice of the
+            signal.
     """
 
     values: Sequence[Tensor]
@@ -421,11 +445,12 @@ class ShiftedSignal(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class EntryPick(TracedNode):
-    """One entry of the source along a dimension, which the result lacks.
+    """One entry of the source along one of its dimensions, as ``x.select(dim, index)`` returns it, without this
+    dimension.
 
     Attributes:
         slot: The number of this dimension in the source.
-        at: The position of the entry, at every build.
+        at: The index of the entry, in each build of the module.
     """
 
     slot: int
@@ -440,10 +465,11 @@ class EntryPick(TracedNode):
 
 @dataclass(eq=False, kw_only=True)
 class SameSizeNode(TracedNode):
-    """A tensor that is as large as its first source (in powers of the sizes), though its values differ.
+    """A tensor whose entries are as large as those of its first source (up to a constant factor), though other numbers.
 
     Attributes:
-        entrywise: Whether ``exact`` acts on every entry, whatever the shape.
+        entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to a slice of the
+            source.
     """
 
     entrywise: bool = False
@@ -454,7 +480,7 @@ class ScaledSignal(SameSizeNode):
     """A signal times a number.
 
     Attributes:
-        factor: The number, at every build.
+        factor: The number, in each build of the module.
     """
 
     factor: PerBuild = ()
@@ -462,9 +488,10 @@ class ScaledSignal(SameSizeNode):
 
 @dataclass(eq=False, kw_only=True)
 class Rotation(SameSizeNode):
-    """A rotated signal (rotary positions).
+    """A signal that is rotated, as by rotary position embeddings.
 
-    Its product with the signal itself is as large as the product of the signal with itself.
+    The product of the rotated signal x' with x itself is as large as that of x with x; for a general orthogonal map
+    it could be smaller.
     """
 
 
@@ -473,7 +500,7 @@ class Permutation(SameSizeNode):
     """The entries of a signal in another order.
 
     Attributes:
-        signed: Whether some of them have another sign.
+        signed: Whether some of them are also negated.
     """
 
     signed: bool = False
@@ -481,18 +508,18 @@ class Permutation(SameSizeNode):
 
 @dataclass(eq=False, kw_only=True)
 class EntrySelection(SameSizeNode):
-    """Some entries of a signal along an axis that does not grow."""
+    """Some entries of a signal along an axis that does not grow, as by ``torch.index_select``."""
 
 
 # walks --------------------------------------------------------------------------------------------------------------
 
 
 def walk_graph(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
-    """Yield every node of a graph once, the sources of a node before the node.
+    """Yield each node from which the last one, ``root``, is computed, once, and the sources of a node before the node.
 
     Args:
         root: The last node.
-        known: Numbers of nodes that are omitted, together with nodes that only they read.
+        known: Numbers of nodes that are not visited; nodes that are needed only for these are left out, too.
     """
     seen = {*known}
     stack = [(root, False)]
@@ -510,7 +537,7 @@ Result = TypeVar("Result")
 
 
 def cache_on_node(function: Callable[[TracedNode], Result]) -> Callable[[TracedNode], Result]:
-    """Make a function of a node cache its result in the node."""
+    """Make a function of a node store its result in ``node.cache``, so that it is computed once for each node."""
 
     @wraps(function)
     def look_up(node: TracedNode) -> Result:

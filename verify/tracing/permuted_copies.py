@@ -1,6 +1,8 @@
-"""Permuted copies of a signal (rotary's swapped halves).
+"""Finds out whether a node is computed from a permuted copy of a signal, such as the swapped halves in rotary
+embeddings.
 
-A permutation P keeps the size, but x and P x are different signals in a product or a sum.
+A permutation P keeps the size, and equations leave it out. They would therefore take x and P x in a product or a sum
+for the same signal, which is refused.
 """
 
 from __future__ import annotations
@@ -18,14 +20,22 @@ ActingPath = tuple[Any, ...]
 
 @cache_on_node
 def find_permuted_copies(node: TracedNode) -> frozenset[PermutedCopy]:
-    """Return the permuted copies of signals from which a node is computed."""
+    """Return which signals occur in permuted order in what a node is computed from.
+
+    Each comes as (signal, its permuted copy, names of the parameters that multiply the copy on the way to the node).
+    """
     if isinstance(node, Permutation):
         return frozenset(((node.source, node, frozenset[str]()), *find_permuted_copies(node.source)))
     return frozenset(_iterate_source_paths(node, find_permuted_copies))
 
 
 def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[ActingPath]]) -> Iterator[ActingPath]:
-    """Yield the paths to a node's sources, each extended by the parameters that multiply the source in this node."""
+    """Yield what ``of`` returns for the sources of a node, with the parameters added that multiply the source in this
+    node.
+
+    A result of ``of`` is a tuple that ends in a set of parameter names. If this set is not empty and the node adds
+    names, the result is dropped: only one multiplication by parameters is followed.
+    """
     weights = [c for c in node.children if c.is_weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
         names = frozenset(x.name for c in weights if c is not child for x in walk_graph(c) if isinstance(x, Parameter))
@@ -34,12 +44,20 @@ def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[
 
 @cache_on_node
 def _get_path_cache(whole: TracedNode) -> dict[int, frozenset[ActingPath]]:
-    """Return the cache of ``_find_acting_paths`` for one signal, by number of the node."""
+    """Return the results of ``_find_acting_paths`` for one signal that are known so far, by number of the node."""
     return {}
 
 
 def _find_acting_paths(node: TracedNode, whole: TracedNode) -> frozenset[ActingPath]:
-    """Return, for every path from an unpermuted signal to a node, the names of the parameters that act on it."""
+    """Return by which parameters a signal is multiplied on its way to a node: a set of names for each path between
+    them.
+
+    Paths through a permutation of the signal are left out.
+
+    Args:
+        node: The node.
+        whole: The signal.
+    """
     known = _get_path_cache(whole)
     for x in walk_graph(node, known):
         mixed = (
@@ -53,7 +71,14 @@ def _find_acting_paths(node: TracedNode, whole: TracedNode) -> frozenset[ActingP
 
 
 def find_permuted_pair(nodes: Sequence[TracedNode]) -> PermutedCopy | None:
-    """Return a signal and its permuted copy that two of some nodes are computed from; None if there is none."""
+    """Find two nodes that are computed from the same signal in different orders of its entries.
+
+    One is computed from a permuted copy of the signal, the other from the signal itself or from another copy. The
+    same parameters multiply the signal on both ways; otherwise the two count as unrelated.
+
+    Returns:
+        The signal, its permuted copy and the names of these parameters; None if there is no such pair.
+    """
     for k, node in enumerate(nodes):
         for whole, mixed, path in find_permuted_copies(node):
             for other in (x for j, x in enumerate(nodes) if j != k):
@@ -64,5 +89,5 @@ def find_permuted_pair(nodes: Sequence[TracedNode]) -> PermutedCopy | None:
 
 
 def has_negated_entries(node: TracedNode) -> bool:
-    """Return whether a node contains a signal with some entries negated, on which no parameter has acted since."""
+    """Return whether a node contains a signal with some entries negated that no parameter has multiplied since."""
     return any(not path and mixed.signed for _, mixed, path in find_permuted_copies(node))

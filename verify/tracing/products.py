@@ -38,15 +38,15 @@ NEGATED_COPY = "combines a signal with a copy whose entries are partly negated, 
 
 
 def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: PerBuild = ()) -> View:
-    """Returns an einsum: a product of tensors, summed over the keys that the result lacks.
+    """Multiplies tensors as ``torch.einsum`` does, with any objects as keys in place of the characters of its equation.
 
         contract_views(reader, [(W, "oi"), (x, "bi")], "bo")  ->  x @ W.T
 
     Args:
         reader: the reader.
-        operands: the tensors with their keys.
-        out: the keys of the result.
-        factor: a number at every build by which the product is multiplied; empty for 1.
+        operands: the tensors, each with a key for each of its dimensions.
+        out: the keys of the result; over all others is summed.
+        factor: a number in each build of the module by which the product is multiplied; empty for 1.
 
     Raises:
         Unreadable: equations cannot express the product.
@@ -97,16 +97,19 @@ def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[An
 def assign_labels(
     reader: Reader, operands: Sequence[Operand], out: Sequence[Any]
 ) -> tuple[dict[Any, list[int]], dict[int, IndexClass], list[Any], list[int], Dims]:
-    """Assigns integer labels to the indices of each key and aligns the operands that share a key.
+    """Numbers the indices of a product or sum, as preparation of its node. Indices of operands with equal keys are
+    joined.
+
+    One key has several labels if the dimension that it stands for consists of several indices.
 
     Args:
         reader: the reader.
-        operands: the tensors with their keys.
+        operands: the tensors, each with a key for each of its dimensions.
         out: the keys of the result.
 
     Returns:
-        The labels of each key, the index class of each label, the nodes of the operands with the label of each slot,
-        the labels of the result's slots, and the dimensions of the result.
+        The labels of each key, the index class of each label, the nodes of the operands with the labels of their
+        dimensions, the labels of the dimensions of the result, and the ``dims`` of its view.
     """
     uses: dict[Any, list[tuple[View, int]]] = {}
     for view, keys in operands:
@@ -138,7 +141,9 @@ def assign_labels(
 
 
 def assign_broadcast_keys(views: Sequence[View]) -> tuple[list[Operand], range]:
-    """Returns operands whose keys align their last dimensions, as in broadcasting, and the keys of the result."""
+    """Returns tensors with keys that match their dimensions from the last one on, as in broadcasting, and the
+    result's keys.
+    """
     n = max(len(v.dims) for v in views)
     return [(v, range(n - len(v.dims), n)) for v in views], range(n)
 
@@ -146,9 +151,17 @@ def assign_broadcast_keys(views: Sequence[View]) -> tuple[list[Operand], range]:
 def _convert_operand(
     reader: Reader, x: View, keys: Sequence[Any], operands: Sequence[Operand], out: Sequence[Any]
 ) -> View:
-    """Converts a constant operand of a product into a constant of the equations, or into a frozen tensor.
+    """Converts a constant of the module that is an operand of a product into a constant of the equations.
 
-    It becomes a frozen tensor if it differs along a summed axis that grows and only weights share that axis.
+    If it differs along a growing axis over which the product is summed, and only weights share this axis, it becomes
+    a frozen parameter instead.
+
+    Args:
+        reader: the reader.
+        x: the constant.
+        keys: its keys.
+        operands: all operands of the product with their keys.
+        out: the keys of the result.
     """
     grows = {key for d, key in enumerate(keys) if key not in out and not all(x.get_index(e).fixed for e in x.dims[d])}
     if not varies_along_growing_axis(x) or any(
@@ -163,8 +176,10 @@ def _convert_operand(
 
 
 def act_on_constant(reader: Reader, x: View) -> View:
-    """Returns a function of weights as a product with the constant 1, since equations have no functions of weights
-    alone."""
+    """Returns a tensor that is computed from weights alone as a product with the constant 1, which makes it a signal.
+
+    Equations have functions and sums of signals only.
+    """
     keys = range(len(x.dims))
     return contract_views(
         reader, [(x, keys), (make_fixed_constant(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys
@@ -174,16 +189,16 @@ def act_on_constant(reader: Reader, x: View) -> View:
 def _build_contraction(
     reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
-    """Builds a contraction node, with operands expanded that are no signals of their own.
+    """Builds the node of a product. Operands that equations cannot name are expanded: (A + B) x  ->  A x + B x.
 
-    Scaled operands, sums and products of weights, and concatenations are expanded: (A + B) x -> A x + B x.
+    These are sums, products and multiples of weights, and concatenations along a growing axis.
 
     Args:
         reader: the reader.
-        factors: the operands, as (node, label of each slot).
+        factors: the operands, as (node, labels of its dimensions).
         out: the labels of the result.
         classes: the index class of each label; expansions add labels.
-        factor: a number at every build by which the product is multiplied; empty for 1.
+        factor: a number in each build of the module by which the product is multiplied; empty for 1.
     """
     alone = len(factors) == 1
     for k, (node, mine) in enumerate(factors):
@@ -229,12 +244,15 @@ def _build_contraction(
 def _is_signal_made_matrix(
     reader: Reader, node: ContractionNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]
 ) -> bool:
-    """Returns whether a product is a matrix made by signals (gated or mixed weights) that now acts on another signal.
+    """Tests whether an operand is a matrix that depends on signals and acts on another signal: (sum over e of g_e
+    W_e) x.
+
+    Such a product is multiplied out, so that the parameters W_e themselves act on x.
 
     Args:
         reader: the reader.
-        node: the product.
-        mine: the label of each of its slots.
+        node: the operand, a product of weights and signals.
+        mine: the labels of its dimensions.
         others: the other operands, as (node, labels).
         out: the labels of the result.
     """
@@ -269,7 +287,7 @@ def _find_common_factor(node: TracedNode) -> PerBuild:
 
 @cache_on_node
 def _drop_common_factor(node: TracedNode) -> TracedNode:
-    """Returns the node without the factor that ``_find_common_factor`` returns."""
+    """Returns the node divided by the factor that ``_find_common_factor`` returns."""
     if isinstance(node, ContractionNode):
         return node.copy_with(factor=(), call=None, part=None)
     of = tuple((_drop_common_factor(c), own) for c, own in node.sources)
@@ -279,18 +297,18 @@ def _drop_common_factor(node: TracedNode) -> TracedNode:
 def _distribute_over_parts(
     reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: PerBuild
 ) -> TracedNode:
-    """Expands a product with a concatenation along a summed index: cat([a, b]) @ W -> a @ W[:k] + b @ W[k:].
+    """Expands a product that sums along a concatenated axis: cat([a, b]) @ W  ->  a @ W[:k] + b @ W[k:].
 
     Args:
         reader: the reader.
-        factors: the operands, as (node, label of each slot).
+        factors: the operands, as (node, labels of its dimensions).
         k: position of the concatenation among them.
         out: the labels of the result.
         classes: the index class of each label.
-        factor: a number at every build by which the product is multiplied; empty for 1.
+        factor: a number in each build of the module by which the product is multiplied; empty for 1.
 
     Raises:
-        Unreadable: the index of the concatenation is not summed.
+        Unreadable: the product does not sum along the concatenated axis.
     """
     node, mine = factors[k]
     assert isinstance(node, Concatenation)

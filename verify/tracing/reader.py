@@ -40,34 +40,37 @@ from .nodes import (
 from .recording import Recording, TensorRef, TorchCall, VaryingNumber, iterate_refs
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
-"""Maps an index of a leaf to the sizes of the two indices that it is split into, at every build."""
+"""Maps an index of a leaf to the sizes of the two indices that it is split into, in each build of the module."""
 
 
 class Reader:
-    """One pass over the recordings, which builds the graph call by call.
+    """One attempt to make the graph of a module from its recordings, call by call; a restart makes a new ``Reader``.
+
+    A leaf is a node of the graph without sources: a parameter or the input. A build is the module at certain sizes.
 
     Attributes:
-        runs: the recordings, one for each build.
+        runs: the recordings, one for each build of the module.
         builds: their number.
         apply_rule: reads the current call by its rule.
         read_function: reads a tensor that is a recognised function of another one.
         known_functions: the recognised functions.
-        splits: how indices of leaves are split; they survive a restart.
+        splits: for each dimension of a leaf that consists of two indices, the sizes of both; the next attempt starts
+            with these.
         views: the view of each tensor, by number.
         read_calls: every call that was read, with a result and its view.
         one_hot: the one-hot encodings of integer inputs, by number of the node.
-        call: the current call at the first build.
-        calls: the same at every build.
-        rule_name: the name under which its rule is found.
+        call: the current call in the first build.
+        calls: the current call in each build.
+        rule_name: the name under which the rule of the call is found.
         created_dims: number of dimensions that the current call has created.
-        shapes: shapes of its results, by result, then by build.
-        values: values of its results, likewise.
-        omitted_factors: the largest entries of constants, and where they multiply.
+        shapes: for each result of the current call, its shape in each build.
+        values: for each result of the current call, its entries in each build.
+        omitted_factors: constants that equations omit, as (path of the module that multiplies by it, largest entry).
         equation_constants: constants of the equations, by their entries.
-        frozen_constants: constants that vary along a growing axis, by their entries.
+        frozen_constants: constants that vary along a growing axis and become frozen parameters, by their entries.
         no_grad_tensors: tensors that were computed without gradients (``torch.no_grad``).
         slices: cached slices and entries of nodes, by number of the node, dimension and positions.
-        topk_counts: K of the last top-K that was recorded with all experts selected, at every build.
+        topk_counts: K of the last top-K that was recorded with all experts selected, in each build.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Reader:
 
         Raises:
             Unreadable: a call has no rule, or no equation can express it.
-            Restart: a leaf was split, so that the reading must begin again.
+            Restart: a dimension of a parameter or of the input must be split into two indices first.
         """
         first = self.runs[0]
         leaves: list[Any] = [(Parameter, name, number) for number, name in first.parameters.items()]
@@ -121,10 +124,10 @@ class Reader:
         return self.get_view(first.output)
 
     def _read_call(self, calls: Sequence[TorchCall]) -> None:
-        """Reads one call: each result that the output needs gets a view.
+        """Reads one call, so that each of its results that the output needs gets a view.
 
         Args:
-            calls: the call at every build.
+            calls: the call in each build of the module.
         """
         call, found = calls[0], self.known_functions.found
         results = list(iterate_refs(call.result))
@@ -182,13 +185,15 @@ class Reader:
         self.read_calls.append((call, ref, view))
 
     def _bind_argument(self, trees: Sequence[Any]) -> Any:
-        """Merges an argument at all builds into one: tensors become views, numbers that change ``VaryingNumber``.
+        """Merges the values that an argument of a call has in the builds of the module into one object.
+
+        Tensors become views, and numbers that differ between builds become ``VaryingNumber``.
 
         Args:
-            trees: the argument at every build: a tensor, a number, or lists, tuples and dicts of them.
+            trees: the argument in each build: a tensor, a number, or lists, tuples and dicts of them.
 
         Raises:
-            Unreadable: a list has another length at another build.
+            Unreadable: a list has another length in another build.
         """
         x = trees[0]
         if isinstance(x, TensorRef):
@@ -217,7 +222,9 @@ class Reader:
     # tensors and numbers of a call ----------------------------------------------------------------------------------
 
     def get_view(self, ref: TensorRef) -> View:
-        """Returns the view of a recorded tensor; one that no recorded call made is a constant."""
+        """Returns the view of a recorded tensor. One without a view so far comes from no call that was read and is a
+        constant.
+        """
         if ref.number not in self.views:
             self.views[ref.number] = self.make_constant([run.tensors[ref.number] for run in self.runs])
         return self.views[ref.number]
@@ -230,13 +237,13 @@ class Reader:
         kind: type[Parameter | DataNode] = Parameter,
         frozen: bool = False,
     ) -> View:
-        """Returns the view of a new leaf of the graph: a parameter or the input.
+        """Adds a node without sources (a parameter or the input) to the graph and returns its view.
 
         Args:
             name: name of the parameter, or "data".
-            shape: size of every dimension at every build.
-            value: value at the first build.
-            kind: class of the leaf.
+            shape: for each dimension, its size in each build of the module.
+            value: value in the first build.
+            kind: class of the node.
             frozen: whether it is a constant of the module that becomes a frozen parameter of the equations.
         """
         origin = "frozen" if frozen else "param" if kind is Parameter else "data"
@@ -250,43 +257,48 @@ class Reader:
         return View(node, [tuple(next(places) for _ in dim) for dim in found])
 
     def make_constant(self, values: Sequence[Tensor]) -> View:
-        """Returns a view of a constant, which depends on no parameter and no input.
+        """Returns a view of a constant tensor, which depends on no parameter and no input.
 
         Args:
-            values: its value at every build.
+            values: its value in each build of the module.
         """
         shapes = zip(*(v.shape for v in values), strict=True)
         dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
         return View(ConstantNode(values=list(values)), dims)
 
     def make_result_constants(self, first: int = 0) -> list[View]:
-        """Returns the results of the current call as constants, without the first ``first`` ones."""
+        """Returns the results of the current call as constants, except the first ``first`` results."""
         return [self.make_constant(v) for v in self.values[first:]]
 
     def make_scalar(self, numbers: Sequence[float]) -> View:
-        """Returns a scalar constant with the given value at every build."""
+        """Returns a constant scalar as a view; ``numbers`` has its value in each build of the module."""
         return self.make_constant([torch.tensor(float(v), dtype=torch.float64) for v in numbers])
 
     def convert_operand(self, x: Any) -> View:
-        """Returns an operand of a sum or product as a view; a number becomes a constant."""
+        """Returns an operand of a sum or product as a view; a Python number becomes a constant."""
         return x if isinstance(x, View) else self.make_scalar(self.get_per_build(x))
 
     def get_per_build(self, x: Any) -> Any:
-        """Returns the values of a number at every build as a tuple; anything else is returned unchanged."""
+        """Returns a tuple of the values of a number, one for each build of the module.
+
+        A number that is the same in all of them is repeated.
+        """
         return x if isinstance(x, VaryingNumber) else self.repeat_per_build(x)
 
     def repeat_per_build(self, k: int) -> Sizes:
-        """Returns the size k at every build."""
+        """Returns a tuple of the size ``k``, once for each build of the module."""
         return (k,) * self.builds
 
     # classes of indices ---------------------------------------------------------------------------------------------
 
     def make_leaf_indices(self, key: tuple[Any, ...], sizes: Sizes) -> list[IndexClass]:
-        """Returns the index classes of one dimension of a leaf: one, several if it is split, none if its size is 1.
+        """Makes the index classes of one dimension of a parameter, of the input or of a result of the current call.
+
+        The dimension has one index; several if a call was found to split it; none if its size is 1.
 
         Args:
             key: identifies the dimension: (kind, name, dimension, which half of a split, ...).
-            sizes: its size at every build.
+            sizes: its size in each build of the module.
         """
         if set(sizes) == {1}:
             return []
@@ -295,20 +307,27 @@ class Reader:
         return [IndexClass(sizes, key)]
 
     def make_indices(self, sizes: Sizes) -> list[IndexClass]:
-        """Returns the index classes of a dimension that the current call creates; like those of leaves, they can be
-        split."""
+        """Makes the index classes of a dimension that the current call creates, such as one of a constant.
+
+        If a later call turns out to split the dimension, there are several.
+
+        Args:
+            sizes: its size in each build of the module.
+        """
         self.created_dims += 1
         return self.make_leaf_indices(("made", *(self.call.key if self.call else ()), self.created_dims, sizes), sizes)
 
     def request_split(self, index: IndexClass, head: Sizes) -> Restart | Unreadable:
-        """Records that an index class must be split in two, and returns the exception to raise.
+        """Records that an index must be split into two, as ``x.view(heads, -1)`` requires, and returns the exception
+        to raise.
 
         Args:
             index: the index class.
-            head: size of the first part at every build; the second part is the quotient.
+            head: size of the first of the two in each build of the module; that of the second is the quotient.
 
         Returns:
-            ``Restart``, or an error if the sizes are not divisible or the index comes from no leaf.
+            ``Restart``, so that the graph is made again with the two; an error if sizes are not divisible, or if it
+            is not known where the index comes from.
         """
         index = index.find_root()
         if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
@@ -320,14 +339,16 @@ class Reader:
         return Restart()
 
     def align_dims(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
-        """Identifies dimensions with each other (as in a sum of two tensors), index class by index class.
+        """Declares some dimensions to be the same, as those of two tensors that are added.
+
+        If each consists of several indices, these are identified one by one.
 
         Args:
             sequences: the index classes of each dimension.
 
         Raises:
-            Unreadable: they have different numbers of classes.
-            Restart: a class must be split first.
+            Unreadable: the dimensions consist of different numbers of indices.
+            Restart: an index must be split first.
         """
         rows = [[x.find_root() for x in s] for s in sequences if s]
         for column in range(max(map(len, rows), default=0)):
@@ -346,7 +367,8 @@ class Reader:
 
 
 def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any) -> None:
-    """Checks that a sum does not cancel, since equations have no signs.
+    """Checks that a sum in the first recording does not cancel, since equations have no signs and would give its
+    terms' size.
 
     Args:
         reader: the reader.
@@ -365,12 +387,15 @@ def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any)
 
 
 def _read_or_use_as_data(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
-    """Returns what ``make`` returns; if it fails, a call on the input alone is read as further data.
+    """Reads a call; if this fails and the call depends on the input alone, its results are taken as part of the data.
 
     Args:
         reader: the reader.
         read: the views that the call reads.
-        make: reads the call.
+        make: reads the call and returns its results.
+
+    Returns:
+        What ``make`` returns, or the results as constants.
 
     Raises:
         UsageError: ``make`` fails, and the call reads a parameter or has a result whose shape grows.
@@ -384,14 +409,14 @@ def _read_or_use_as_data(reader: Reader, read: Sequence[View], make: Callable[[]
 
 
 def has_trained_parameter(reader: Reader, node: TracedNode) -> bool:
-    """Tests whether a gradient of the output reaches one of the parameters that a node is made of."""
+    """Tests whether one of the parameters from which a node is computed gets a gradient of the output."""
     return any(isinstance(x, Parameter) and x.name in reader.runs[0].trained_names for x in walk_graph(node))
 
 
 def stop_gradient(reader: Reader, x: View) -> View:
-    """Returns a view through which no gradient passes.
+    """Returns a tensor as ``x.detach()`` does: with the same value, but without a gradient.
 
-    Constants, and parameters that no gradient reaches elsewhere either, are returned unchanged.
+    Constants, and parameters that get no gradient elsewhere either, are returned unchanged.
 
     Raises:
         Unreadable: it is a matrix that is trained elsewhere.

@@ -27,7 +27,9 @@ SizesByAxis = Mapping[str, int]
 
 @dataclass
 class ModuleReading:
-    """A module to be read, and the attempts so far.
+    """A module to be read as a network, and the attempts so far.
+
+    A strategy is one of the ways to read it, by name in ``READINGS``.
 
     Attributes:
         build: function that returns the module at given sizes.
@@ -35,7 +37,7 @@ class ModuleReading:
         smallest: sizes of the smallest model that the user asks about, if known.
         name: name of the network.
         failures: the error of each strategy that failed, by its name.
-        rejected: the last reading that the caller refused; the reason is in ``failures``.
+        rejected: the last result that the caller refused, if any; ``failures`` has the reason.
     """
 
     build: Build
@@ -49,15 +51,17 @@ class ModuleReading:
     def first(self) -> UsageError:
         """The main reason why the module could not be read.
 
-        This is the error of the first strategy, which reads equations at small sizes, if it failed; otherwise the first
-        error of any strategy.
+        This is the error of reading its equations at small sizes, if that failed; otherwise the first error of any
+        strategy.
         """
         return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
     def differs_at_small_sizes(self) -> bool:
-        """Whether the module is another one at small sizes, so that it must be read at the user's: it raises an error
-        there, or its reading was refused."""
+        """Whether the module must be read at the user's sizes, since it is another one at small sizes.
+
+        This is so if it raises an error there, or if its network there was refused by the caller.
+        """
         if self.smallest is None or self.rejected is None:
             return self.smallest is not None and " raises " in str(self.first)
         return not self.smallest.items() <= self.rejected.base.items()
@@ -66,15 +70,19 @@ class ModuleReading:
 def _try_equations(
     q: ModuleReading, base: SizesByAxis | None, half_active: bool, wider: bool = False, force_topk: bool = False
 ) -> TracedModel | None:
-    """Reads the equations; returns None if this attempt could add nothing to an earlier one.
+    """Reads the equations of the module at some sizes.
 
     Args:
         q: the module.
-        base: sizes at which it is read.
+        base: the sizes; missing ones have a small default.
         half_active: build it with half of its experts active, so that K changes independently of M. Otherwise all are
             active and powers of K cannot be told from powers of M (``TracedModel.joint``).
-        wider: read it at larger sizes.
+        wider: read it at larger sizes, if these were too small.
         force_topk: read every top-K as if it selected all candidates.
+
+    Returns:
+        The network; None if this attempt does not apply: there is no K to halve, or the sizes were not too small
+        before or cannot be raised further.
     """
     start = choose_first_sizes(q.build, base)
     sparse = {"K", "M"} <= start.keys()
@@ -98,13 +106,23 @@ def _try_equations(
 
 
 def _read_all_chosen(q: ModuleReading) -> TracedModel | None:
-    """Reads the equations with every top-K selecting all candidates, if the first failure was not an error of the
-    module."""
+    """Reads the equations as if every top-K selected all candidates; returns None if the module itself raised an
+    error before.
+    """
     return _try_equations(q, q.base, half_active=False, force_topk=True) if isinstance(q.first, Unreadable) else None
 
 
 def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
-    """Reads the equations at the user's smallest sizes, with half of the experts active if that succeeds."""
+    """Reads the equations at the user's smallest sizes: with half of the experts active if possible, otherwise with
+    all.
+
+    Args:
+        q: the module.
+        last: whether this is the second attempt in ``READINGS``, made if small sizes do not even give shapes.
+
+    Returns:
+        The network; None if there is no reason to expect another result than at small sizes.
+    """
     untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.differs_at_small_sizes)
     if not (untried if last else q.differs_at_small_sizes):
         return None
@@ -115,27 +133,32 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
 
 
 def _read_shapes(q: ModuleReading) -> TracedModel | None:
-    """Reads by shape at small sizes, unless the module can only be built at the user's sizes."""
+    """Reads the module by its parameters' shapes at small sizes; returns None if it must be read at the user's
+    sizes.
+    """
     done = q.rejected is not None or q.differs_at_small_sizes or isinstance(q.first, NotFinite)
     return None if done else _read_shapes_for(q, q.base, q.first)
 
 
 def _read_shapes_at_base(q: ModuleReading) -> TracedModel | None:
-    """Reads by shape at the user's sizes, if the equations could not be read there."""
+    """Reads the module by its parameters' shapes at the user's sizes.
+
+    Returns None unless reading its equations failed at these sizes and no equations are known from elsewhere.
+    """
     why = q.failures.get(AT_BASE) or q.failures.get(AT_BASE_LAST)
     read = q.rejected is not None and not q.rejected.network.unread
     return None if why is None or read else _read_shapes_for(q, q.smallest, why)
 
 
 def _read_shapes_for(q: ModuleReading, sizes: SizesByAxis | None, why: UsageError) -> TracedModel:
-    """Reads the module by the shapes of its parameters at these sizes.
+    """Reads the module by the shapes of its parameters alone, at the given sizes.
 
-    A note is added that factors in the module's code (such as 1/sqrt(d)) are unknown then.
+    A note is added which says that factors in its code (such as 1/sqrt(d)) are not known then.
 
     Args:
         q: the module.
         sizes: the sizes; missing ones have a small default.
-        why: the reason why there are no equations.
+        why: the error because of which there are no equations.
     """
     reading = read_by_shape(q.build, sizes, str(why), q.name)
     return replace(
@@ -167,15 +190,17 @@ def read_module(
     smallest: SizesByAxis | None = None,
     refuse: Callable[[TracedModel], str] = lambda reading: "",
 ) -> TracedModel:
-    """Reads a module by the first strategy that succeeds. Parameters that act only in training mode are read by shape.
+    """Reads a module as a network, by the first of several strategies (``READINGS``) that succeeds.
+
+    Parameters that act only in training mode are read by shape in addition.
 
     Args:
         build: function that returns the module at given sizes.
         base: sizes at which it is read; missing ones have a small default.
-        strict: whether to read equations or fail, instead of falling back to shapes.
-        smallest: sizes of the smallest model that the user asks about. A module that is another one at small sizes (or
-            raises an error there) is read at these.
-        refuse: returns the reason to reject a reading, or "". The last rejected reading is returned if nothing else
+        strict: whether to fail if equations cannot be read, instead of falling back to the shapes of parameters.
+        smallest: sizes of the smallest model that the user asks about. A module that is another one at small sizes
+            (or raises an error there) is read at these.
+        refuse: returns the reason to reject a result, or "". The last rejected one is returned if nothing else
             succeeds.
 
     Raises:
@@ -204,8 +229,10 @@ def read_module(
 
 
 def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = TRACED) -> TracedModel:
-    """Reads the equations of the module that ``build(sizes)`` returns, without the parameters that act only in training
-    mode.
+    """Reads the equations of the module that ``build(sizes)`` returns.
+
+    Parameters that act only in training mode are not contained, and shapes are no fallback; see ``read_module`` for
+    both.
 
     Args:
         build: function that returns the module at given sizes.
@@ -230,7 +257,9 @@ def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = T
 
 
 def _combine_errors(failures: Mapping[str, UsageError]) -> UsageError:
-    """Returns the main error, extended by the reasons of the other strategies if these differ."""
+    """Returns the main error (``ModuleReading.first``), extended by the reasons of other strategies that differ from
+    it.
+    """
     first = failures.get(AT_SMALL) or next(iter(failures.values()))
     others = {str(error): name for name, error in failures.items() if str(error) != str(first)}
     more = [f"{name}: {error}" for error, name in others.items() if name not in (WITH_HALF, AT_SMALL)]
@@ -238,7 +267,10 @@ def _combine_errors(failures: Mapping[str, UsageError]) -> UsageError:
 
 
 def _complete_reading(reading: TracedModel, build: Build) -> TracedModel:
-    """Adds to a reading the shapes of parameters that act only in training mode, and the matrices that start at zero.
+    """Adds what needs another look at the module: parameters that act only in training mode, and matrices that start
+    at zero.
+
+    The former are read by shape.
 
     Raises:
         UsageError: no axis that can grow is left.

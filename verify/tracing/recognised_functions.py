@@ -52,7 +52,7 @@ SUBSTITUTE_NOTE = ", which scales with the same powers but has other values"
 
 
 def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
-    """Returns the view of a tensor that is a recognised function of another one.
+    """Returns the view of a tensor that is a recognised function of an earlier one, such as the result of a norm.
 
     Args:
         reader: the reader.
@@ -79,13 +79,14 @@ def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
 
 
 def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple[int, ...]) -> View | None:
-    """Returns a function along dimensions (a norm, softmax, mean or rotation), without its constant factor.
+    """Returns the result of a function along dimensions (a norm, softmax, mean or rotation), without its constant
+    factor.
 
     Args:
         reader: the reader.
         known: the function.
         x: its argument.
-        slots: the indices of the node of x that the function acts along.
+        slots: the dimensions of the node of x along which the function mixes entries.
 
     Returns:
         The view, or None if the function must be read call by call.
@@ -130,25 +131,25 @@ def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple
 
 
 def _has_other_readers(reader: Reader, x: View) -> bool:
-    """Tests whether more than one call reads a parameter that a view is made of."""
+    """Tests whether the parameters from which a tensor is computed are arguments of more than one call."""
     run, names = reader.runs[0], {y.name for y in walk_graph(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
     return sum(any(r.number in own for r in c.iterate_inputs()) for c in run.calls) > 1
 
 
 def _subtract_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:
-    """Subtracts the mean of a signal along dimensions that do not grow, by the constant matrix I - 1/n.
+    """Subtracts the mean of a signal along dimensions that do not grow, by a product with the constant matrix I - 1/n.
 
     Args:
         reader: the reader.
         x: the signal.
-        over: the dimensions.
+        over: the dimensions, with n entries together.
 
     Returns:
-        The centred signal, and the indices of its node along these dimensions.
+        The centred signal, and the numbers that these dimensions have in its node.
 
     Raises:
-        Unreadable: the dimensions have fewer than three entries together.
+        Unreadable: n is less than three.
     """
     here = [(d, k) for d in over for k in range(len(x.dims[d]))]
     sizes = [x.get_index(x.dims[d][k]).sizes[0] for d, k in here]
@@ -166,7 +167,7 @@ def _subtract_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, 
 
 
 def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
-    """Returns a function applied to every entry.
+    """Returns the result of a recognised function that acts on each entry.
 
     Args:
         reader: the reader.
@@ -205,11 +206,13 @@ def _read_elementwise(reader: Reader, known: KnownFunction, x: View) -> View:
 
 
 def _substitute_function(reader: Reader, name: str, x: View, value_function: TensorFunction) -> View:
-    """Returns a function that stands for another one of the same class, with a note that its values differ.
+    """Applies a function of the equations in place of one of the module that scales with the same powers.
+
+    A note says that its values differ.
 
     Args:
         reader: the reader.
-        name: the function of the equations; its negative is used where ``value_function`` has the other sign.
+        name: the function of the equations; its negative is used if ``value_function`` has the other sign.
         x: its argument.
         value_function: the function of the module.
     """

@@ -2,8 +2,7 @@
 
 A torch function mode sees each call before it is decomposed. Inside a call without a rule, a dispatch mode sees the
 aten calls, which are looked up under the same names. Nothing is compiled, so loops that depend on data run as they are.
-Read
-next: ``reader.py``.
+Read next: ``reader.py``.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class TorchCall:
         result: the result, likewise.
         module: path of the module that made the call.
         key: (module, name, number of earlier calls of that name in the module); identifies the call in other runs.
-        stale: tensors it reads that were changed in place, through a view, since they were recorded.
+        stale: numbers of arguments whose values were changed in place, through a view, since they were recorded.
         without_gradients: whether it was made without gradients (``torch.no_grad``).
     """
 
@@ -99,20 +98,21 @@ class TorchCall:
 
 @dataclass
 class Recording:
-    """The calls and tensors of one forward pass.
+    """The calls and tensors of one forward pass. Tensors are identified by a number.
 
     Attributes:
         calls: the calls in order.
         tensors: every tensor by number, with the values it had when it was made.
         parameters: names of the parameters, by number.
         buffers: names of the floating-point buffers, by number.
-        inputs: positions among the tensor inputs, by number.
+        inputs: for each tensor that is an input, by number, its position among the tensor inputs.
         positions: cache of the reader: for each call, where the entries of its results come from.
         output: the tensor that the module returns.
         outputs: the first tensor that each submodule returned in its last call, by path.
         frozen: numbers of the parameters that do not require gradients.
         partial_topk: for each top-K call that leaves out some candidates, the number of candidates.
-        enlarged_axis: the axis that is larger than in the first run of a reading; empty for the first run.
+        enlarged_axis: if the module was run at several sizes, the axis that is larger here than in the first run; ""
+            for the first.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Recording:
 
     @property
     def call_names(self) -> list[tuple[str, str]]:
-        """The (name, module) pairs of all calls. Two runs are comparable if these agree."""
+        """The (name, module) pairs of all calls. Two runs can be compared tensor by tensor if these agree."""
         return [(call.name, call.module) for call in self.calls]
 
     @cached_property
@@ -156,7 +156,7 @@ def decompose_attention(
 ) -> Tensor:
     """Computes scaled dot product attention, softmax(scale q k^T) v, by calls that have rules.
 
-    The arguments are those of ``torch.nn.functional.scaled_dot_product_attention``.
+    Equations can express these calls. The arguments are those of ``torch.nn.functional.scaled_dot_product_attention``.
     """
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
@@ -172,8 +172,9 @@ def decompose_attention(
 def normalise_groups(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, entries: int, groups: int, eps: float
 ) -> Tensor:
-    """Computes a group norm by calls that have rules. Each group of channels is centred and divided by its standard
-    deviation.
+    """Computes a group norm by calls that have rules, so that equations can express it.
+
+    Each group of channels is centred and divided by its standard deviation.
 
     Args:
         x: a tensor of shape (n, channels, ...).
@@ -199,7 +200,9 @@ def as_real_pairs(x: Tensor) -> Tensor:
 
 
 class _Decomposer(TorchDispatchMode):
-    """Decomposes a call that has no rule: records its aten calls, each decomposed further until it has a rule.
+    """Records the aten calls of which a call without a rule consists, in place of the call.
+
+    Each of them is decomposed further until it has a rule.
 
     Attributes:
         recorder: the recorder to which the calls are added.
@@ -228,7 +231,7 @@ class _Decomposer(TorchDispatchMode):
 
 
 class _ForceTopKAll(TorchFunctionMode):
-    """Makes top-K calls select all candidates.
+    """Makes ``topk`` calls inside the context select all candidates, so that every expert is computed and recorded.
 
     Args:
         number: the K of the calls to change; 0 changes all of them.
@@ -252,10 +255,10 @@ def _get_topk_dim(args: Any, keywords: Mapping[str, Any]) -> int:
 
 
 def _is_forced_to_all(force_topk: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
-    """Returns whether a top-K call is to select all candidates.
+    """Returns whether a ``topk`` call is to be changed so that it selects all candidates.
 
     Args:
-        force_topk: as for ``record_forward``.
+        force_topk: the K of the calls that are changed; 0 for all calls, None for none.
         args: positional arguments of the call.
         keywords: keyword arguments of the call.
     """
@@ -303,7 +306,8 @@ class Recorder(TorchFunctionMode):
 
         Args:
             x: the tensor.
-            made: whether it is the result of the current call; then its values are recorded again.
+            made: whether it is the result of the current call. Its values are then recorded again; if the call
+                changed it in place, it gets a new number.
         """
         fresh = id(x) not in self.ids
         if fresh or (made and self._is_stale(x)):  # a tensor that was changed in place counts as a new one
@@ -355,9 +359,10 @@ class Recorder(TorchFunctionMode):
         return result
 
     def is_recorded_whole(self, name: str, args: Any, keywords: Any) -> bool:
-        """Returns whether a call is recorded as it is, instead of the aten calls inside it.
+        """Returns whether a call is recorded as it is. Otherwise the aten calls inside it are recorded.
 
-        It is if it has a rule, is a function of at most one dependent tensor, or writes in place.
+        It is recorded as it is if it has a rule, is a function of at most one tensor that depends on parameters or
+        the input, or writes in place; without ``decompose`` also if it reads a single parameter.
         """
         moved = [x for x in iterate_leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
         if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
@@ -369,7 +374,7 @@ class Recorder(TorchFunctionMode):
         )
 
     def record_attention(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
-        """Records attention as the calls of ``decompose_attention`` and returns its result.
+        """Records attention as the calls of ``decompose_attention``, in place of the one call, and returns its result.
 
         Args:
             mode: the context that records.
@@ -427,8 +432,11 @@ class Recorder(TorchFunctionMode):
         return f"{','.join(terms)}->{out}", *operands
 
     def _select_all(self, x: Tensor, dim: int) -> Any:
-        """Returns what a top-K of all candidates returns, but in their own order, so that positions depend on no
-        values."""
+        """Returns what ``x.topk(K, dim)`` returns for all candidates, except that they are in their own order and not
+        sorted.
+
+        The positions that it returns then do not depend on values.
+        """
         self.reordered = True
         at = torch.arange(x.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
         return torch.return_types.topk((x.clone(), at.expand(x.shape).clone()))
@@ -456,7 +464,8 @@ class Recorder(TorchFunctionMode):
             keywords: its keyword arguments.
             result: what it returned.
             stale: numbers of arguments that were changed in place through a view.
-            fresh: whether the result gets a new number although the tensor object is known (in-place aten calls).
+            fresh: whether the result gets a new number although the tensor object is known, as after an aten call in
+                place.
         """
         arguments, named = map_leaves((args, keywords), Tensor, self.make_ref)
         if fresh:
@@ -507,7 +516,9 @@ def iterate_leaves(tree: Any, kind: type[LeafType]) -> Iterator[LeafType]:
 
 
 class VaryingNumber(tuple[float, ...]):
-    """A Python number whose value depends on the sizes: its value at each build."""
+    """A Python number among the arguments of a call that depends on the sizes: its value in each build of the
+    module.
+    """
 
 
 def map_leaves(tree: Any, kind: type[LeafType], f: Callable[[LeafType], Any]) -> Any:
@@ -525,7 +536,12 @@ def iterate_refs(tree: Any) -> Iterator[TensorRef]:
 
 
 def renumber_tensors(run: Recording, first: Recording) -> Recording:
-    """Returns a recording with the tensor numbers of another recording of the same calls (at other sizes)."""
+    """Returns a recording in which each tensor has the number that it has in another recording.
+
+    Args:
+        run: the recording.
+        first: the other one, which has the same calls (at other sizes of the model).
+    """
     same = {call.key: call for call in run.calls}
     tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
     for call in first.calls:
@@ -541,7 +557,9 @@ def renumber_tensors(run: Recording, first: Recording) -> Recording:
 
 
 def guard_forward(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
-    """Returns a context for the forward pass of a model. If its input was guessed, errors say so.
+    """Returns a context for the forward pass of a model, which turns errors of the model into a ``UsageError``.
+
+    If the input was guessed, the message says so.
 
     Raises:
         UsageError: the model raised an error.
@@ -562,8 +580,8 @@ def record_forward(
 ) -> Recording:
     """Records one forward pass of a module.
 
-    No gradients are computed, but gradient mode is on, as the module may ask for it. If the module draws random numbers
-    or a top-K was reordered, it runs a second time to check that the output is the same.
+    No gradients are computed, but gradient mode is on, as the module may ask for it. If the module draws random
+    numbers or a top-K was reordered, it runs a second time to check that the output is the same.
 
     Args:
         model: the module.
@@ -571,12 +589,13 @@ def record_forward(
         keywords: keyword inputs.
         strict: whether a branch on computed values and a non-finite output are errors.
         training: whether the module is in training mode. Batch norms always are.
-        force_topk: a top-K with this K selects all candidates instead; 0 means every top-K, None means none.
-        decompose: whether to decompose a call without a rule also if it reads a single parameter.
+        force_topk: a top-K with this K is changed so that it selects all candidates; 0 means every top-K, None means
+            none.
+        decompose: whether to record the calls inside a call without a rule even if it reads a single parameter only.
 
     Raises:
         Unreadable: a branch on computed values, ``out=``, random numbers that change the output, or a non-finite
-        output.
+            output.
     """
     model.train(training)
     for module in model.modules():
@@ -588,11 +607,11 @@ def record_forward(
     recorder, hooks = Recorder(strict, force_topk, decompose), []
 
     def make_push_hook(name: str) -> Callable[..., None]:
-        """Returns a hook that puts a module's path on the stack when the module is called."""
+        """Returns a hook that is run when a submodule is called, and puts its path on the stack ``Recorder.path``."""
         return lambda module, args: recorder.path.append(name)
 
     def pop_path(module: nn.Module, args: Any, out: Any) -> None:
-        """Removes the module's path from the stack and records its output."""
+        """Removes the path of a submodule that returns from the stack, and records its output."""
         where = recorder.path.pop()
         if (x := next(iterate_leaves(out, Tensor), None)) is not None and x.is_floating_point():
             recorder.run.outputs[where] = recorder.make_ref(x)
@@ -653,12 +672,12 @@ def _describe_noise(run: Recording) -> Unreadable:
 
 
 def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set[int]:
-    """Adds to a set of tensors all tensors that they are computed from, and returns it.
+    """Adds to a set of tensors, given by their numbers, all tensors from which they are computed, and returns the set.
 
     Args:
         run: the recording.
         numbers: the tensors to start from.
-        without: name of calls that are not followed.
+        without: name of calls through which no further tensors are found.
     """
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in iterate_refs(call.result)):
@@ -667,7 +686,8 @@ def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set
 
 
 def find_losses(out: Any) -> dict[str, Tensor]:
-    """Returns the losses that a module returns in addition to its output, by name or position.
+    """Returns the losses, such as a load-balancing loss, that a module returns in addition to its output, by name or
+    position.
 
     These are its scalar floating-point tensors.
     """
@@ -677,7 +697,7 @@ def find_losses(out: Any) -> dict[str, Tensor]:
 
 
 def find_balance_buffers(run: Recording) -> list[str]:
-    """Returns the names of buffers that affect the output only through which candidates a top-K selects.
+    """Returns the names of buffers that affect the output only by deciding which candidates a top-K selects.
 
     Such a buffer is the bias of load balancing without an auxiliary loss.
     """
@@ -687,8 +707,9 @@ def find_balance_buffers(run: Recording) -> list[str]:
 
 
 def find_output(out: Any) -> Tensor:
-    """Returns the output among what a module returned: a tensor, the first of several, ``logits`` or
-    ``last_hidden_state``.
+    """Returns the output among what a module returned.
+
+    This is the tensor itself, ``logits`` or ``last_hidden_state`` of an object, or the first of several tensors.
 
     Raises:
         Unreadable: there is no tensor.

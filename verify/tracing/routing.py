@@ -21,10 +21,10 @@ from .slicing import select_entries
 
 
 def find_dim_slots(reader: Reader, x: View, d: int) -> tuple[int, ...]:
-    """Returns the indices of the node (slots) that make up dimension d of a view.
+    """Returns the numbers of the dimensions of the node that make up dimension d of a view.
 
     Raises:
-        Unreadable: the dimension has size 1, or the view repeats along it.
+        Unreadable: the dimension has size 1, or entries only repeat along it (broadcasting).
     """
     slots = tuple(e for e in x.dims[d] if isinstance(e, int))
     if len(slots) != len(x.dims[d]) or not slots:
@@ -33,15 +33,16 @@ def find_dim_slots(reader: Reader, x: View, d: int) -> tuple[int, ...]:
 
 
 def apply_selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
-    """Returns a function of scores at the k largest along a slot, and zero at the others.
+    """Selects the k largest scores along a dimension and sets the others to zero; a softmax or sigmoid may be
+    applied, too.
 
     Args:
         reader: the reader.
-        name: the function: ``topk`` (the scores themselves), ``topk_softmax`` (softmax over the selected scores),
-            ``softmax_topk`` (softmax over all scores), ``topk_sigmoid``, or ``normed_sigmoid_topk`` (sigmoid divided
-            by its sum over all scores).
+        name: what the selected entries are: ``topk`` (the scores themselves), ``topk_softmax`` (softmax over the
+            selected scores), ``softmax_topk`` (softmax over all scores), ``topk_sigmoid``, or ``normed_sigmoid_topk``
+            (sigmoid divided by its sum over all scores).
         x: the scores.
-        over: the slot, as a tuple of one.
+        over: the number of the dimension in the node of x, as a tuple of one.
         k: number of selected scores.
     """
     (slot,) = over
@@ -61,15 +62,15 @@ SELECTING_FUNCTIONS = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "no
 
 
 def _select_largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
-    """Returns the k largest scores along a slot, and zero at the others.
+    """Selects the k largest entries along a dimension and sets the others to zero.
 
-    If the scores are a softmax or sigmoid, both become one function: topk(softmax(z))  ->  softmax_topk(z).
+    If the entries are a softmax or sigmoid of scores, both become one function: topk(softmax(z))  ->  softmax_topk(z).
 
     Args:
         reader: the reader.
-        x: the scores.
-        over: the slot, as a tuple of one.
-        k: number of selected scores.
+        x: the entries.
+        over: the number of the dimension in the node of x, as a tuple of one.
+        k: number of selected entries.
     """
     f = x.node
     if isinstance(f, FunctionNode) and f.name in SELECTING_FUNCTIONS and f.over in ((), over):
@@ -79,10 +80,10 @@ def _select_largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> V
 
 @register_rule("topk")
 def read_topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> list[View]:
-    """Returns the values of a top-K and its indices (a constant: the experts in their order).
+    """Reads ``torch.topk``: returns its values, and its indices as a constant.
 
-    A top-K along experts was recorded with all of them selected (``recording.py``), so that its result has a place for
-    each expert; it is read as the scores at the k largest and zero at the others.
+    A top-K along experts was recorded with all of them selected (``recording.py``), in their own order. Its values
+    are read as the scores, with all but the k largest set to zero.
 
     Raises:
         Unreadable: the dimension consists of several axes.
@@ -106,17 +107,19 @@ def read_topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any
 
 
 def _lists_all_experts(index: View, dim: int) -> bool:
-    """Tests whether an index tensor is constant and counts 0, 1, 2, ... along a dimension: all experts, in order."""
+    """Tests whether an index tensor is constant and counts 0, 1, 2, ... along a dimension, so that it selects all
+    experts.
+    """
     values = index.values if index.is_constant else ()
     return bool(values) and all(bool((v.movedim(dim, -1) == torch.arange(v.shape[dim])).all()) for v in values)
 
 
 @register_rule("embedding")
 def read_embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> View:
-    """Returns rows of a matrix, selected by the integer input or by constant positions.
+    """Returns the rows of a matrix that integer ids select; the ids are the input or constant positions.
 
-    Rows selected by the input are a product with its one-hot encoding: y[b,o] = weight[v,o] onehot[b,v]. Rows selected
-    by constant positions (position embeddings) are a part of the parameter.
+    Rows selected by the input are a product with its one-hot encoding: y[b,o] = weight[v,o] onehot[b,v]. Rows
+    selected by constant positions (position embeddings) are a part of the parameter.
 
     Args:
         reader: the reader.
@@ -160,9 +163,9 @@ def read_masked_fill(reader: Reader, x: View, mask: View, value: Any) -> View:
 
 
 def _apply_mask(reader: Reader, mask: View, x: View, y: View) -> View:
-    """Returns x where the mask is true, otherwise y; one of them is a constant.
+    """Returns x where the mask is true, otherwise y; one of the two is a constant.
 
-    The result is read as the other one unchanged, with a note that the mask is left out.
+    Equations leave the mask out, with a note: the result is read as the one that is no constant.
 
     Raises:
         Unreadable: the mask is computed, both are signals, or the constant is neither 0 nor a large negative number.
@@ -184,13 +187,13 @@ def _apply_mask(reader: Reader, mask: View, x: View, y: View) -> View:
 
 @register_rule("gather")
 def read_gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
-    """Returns the scores of the selected experts, as the scores at the largest and zero at the others.
+    """Reads ``torch.gather`` of the scores of selected experts: the k largest scores, with zero for the other experts.
 
     Args:
         reader: the reader.
         x: the scores of all experts.
         dim: the dimension of the experts.
-        index: the selected experts, from a top-K that was recorded with all experts.
+        index: the selected experts, from a top-K that was recorded with all experts selected.
 
     Raises:
         Unreadable: the index does not count all experts in order.
@@ -203,5 +206,5 @@ def read_gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> Vie
 
 @register_rule("take_along_dim")
 def read_take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
-    """Returns the same as ``read_gather``."""
+    """Returns the same as ``read_gather``, for ``torch.take_along_dim``."""
     return read_gather(reader, x, dim, indices)

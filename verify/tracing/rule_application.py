@@ -27,7 +27,8 @@ CALLS_ON_SUMMED_PARTS = {"add", "sub"}
 
 
 def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
-    """Returns the views of a call's results.
+    """Reads a torch call by its rule, a function that is registered in ``rule_table.py``; returns the views of its
+    results.
 
     Args:
         reader: the reader, whose ``call`` is the call.
@@ -85,7 +86,7 @@ def apply_rule(reader: Reader, args: list[Any], keywords: Any) -> Any:
 
 
 def _try_linear_map(reader: Reader, error: UsageError) -> list[View]:
-    """Reads a call as a linear map along axes of fixed size, if it is one.
+    """Reads the current call as a linear map along axes of fixed size (``linear_probe.py``), if it is one.
 
     Args:
         reader: the reader.
@@ -101,5 +102,5 @@ def _try_linear_map(reader: Reader, error: UsageError) -> list[View]:
 
 
 def _is_integer_input(x: View) -> bool:
-    """Returns whether a view is an integer input, such as token ids."""
+    """Returns whether a tensor is the integer input of the module, such as token ids."""
     return isinstance(x.node, DataNode) and not x.node.value.is_floating_point()

@@ -35,7 +35,7 @@ DECOMPOSED_CALLS = {"group_norm", "native_group_norm", "glu"}
 
 
 def register_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Returns a decorator that registers a function as the rule of all calls with these names.
+    """Returns a decorator that registers a function as the rule by which calls with these names are read as equations.
 
     Examples:
         ``@register_rule("matmul", "bmm")`` above a function adds it to ``RULES`` twice.
@@ -49,7 +49,7 @@ def register_rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def normalise_call_name(name: str) -> str:
-    """Returns the name under which a call has its rule: without underscores, and with aliases resolved.
+    """Returns the name by which the rule of a call is looked up: without underscores, and with aliases resolved.
 
     Examples:
         >>> normalise_call_name("__radd__"), normalise_call_name("mul_")

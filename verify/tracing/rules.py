@@ -69,11 +69,11 @@ def read_convolution(
     *rest: Any,
     **words: Any,
 ) -> View:
-    """Returns a convolution, or transposed convolution, as a product with constants.
+    """Reads a convolution, or transposed convolution, as a product of the input, a constant and the kernel.
 
-    A constant C[p,k,q], which is 1 where kernel entry k links output position p to input position q, gathers the
-    patches; the kernel is a matrix that acts on them: y[o,p] = W[o,c,k] C[p,k,q] x[c,q]. Several spatial dimensions
-    are gathered one after the other.
+    The constant C[p,k,q] is 1 where kernel entry k links output position p to input position q, so that it gathers
+    the patches; the kernel is a matrix that acts on them: y[o,p] = W[o,c,k] C[p,k,q] x[c,q]. Several spatial
+    dimensions are gathered one after the other.
 
     Args:
         reader: the reader.
@@ -119,7 +119,12 @@ def read_convolution(
 
 
 def _get_for_dim(given: Any, d: int, n: int) -> Any:
-    """Returns the number for dimension d, given one number for all n dimensions or a list with one for each.
+    """Returns the value of an argument such as ``stride`` for spatial dimension d of n.
+
+    Args:
+        given: one number for all of them, or a list with one for each.
+        d: the dimension.
+        n: the number of spatial dimensions.
 
     Examples:
         >>> _get_for_dim((2, 3), 1, 2), _get_for_dim(4, 1, 2)
@@ -129,13 +134,13 @@ def _get_for_dim(given: Any, d: int, n: int) -> Any:
 
 
 def _split_groups(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
-    """Splits dimension d of a view into (groups, size of a group).
+    """Splits dimension d, the channels of a grouped convolution, into (groups, channels of a group).
 
     Args:
         reader: the reader.
         x: the view.
         d: the dimension.
-        groups: number of groups at every build.
+        groups: number of groups in each build of the module.
     """
     sizes = [x.get_sizes(k, reader.builds) for k in range(len(x.dims))]
     shapes = []
@@ -172,7 +177,7 @@ def read_negative(reader: Reader, x: Any) -> View:
 
 @register_rule("sum", "mean")
 def read_sum(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> View:
-    """Returns the sum over dimensions, or the mean: the sum divided by the number of entries at every build.
+    """Returns the sum over dimensions; for a call of ``mean``, divided by the number of entries that are summed.
 
     Args:
         reader: the reader.
@@ -254,10 +259,10 @@ def read_power(reader: Reader, x: View, exponent: Any = 2) -> View:
 def read_max_pool(
     reader: Reader, x: View, kernel: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any
 ) -> View:
-    """Reads max pooling as the sum over each window of relu(x).
+    """Reads max pooling as the sum over each window of relu(x), which is as large.
 
-    Like the maximum, this is homogeneous of degree one and has a kink. The call itself, applied to unit vectors, tells
-    which positions belong to a window.
+    Like the maximum, this is homogeneous of degree one and has a kink. The call itself, applied to unit vectors,
+    tells which positions belong to a window.
 
     Args:
         reader: the reader.

@@ -75,14 +75,14 @@ UNKNOWN_DIMS = "no call shows which dimension of its shape {} is summed; {}"
 
 @dataclass
 class ParameterShape:
-    """A parameter and how it is used.
+    """A parameter, its sizes, and how calls use its dimensions.
 
     Attributes:
-        name: its name, with numbers masked if all layers agree.
-        sizes: for each dimension, its size at every build.
-        uses: the dimension uses of each call that takes it.
+        name: its name; numbers of layers in it are masked if all layers agree.
+        sizes: for each dimension, its size in each build of the module.
+        uses: for each call that takes it, which of its dimensions are summed, index the output, or count separate maps.
         frozen: whether it does not require gradients.
-        multiplied_by: name of the parameter by which it is multiplied, entry by entry, before both act as one weight;
+        multiplied_by: name of a parameter that it is multiplied with, entry by entry, before both act as one weight;
             "" if none.
     """
 
@@ -94,15 +94,18 @@ class ParameterShape:
 
 
 def classify_dims(call: str, position: int, dims: int, arguments: Sequence[Any]) -> DimUses | None:
-    """Returns how a call uses the dimensions of one of its tensor arguments, or None if that is not known.
+    """Returns how a call uses the dimensions of a parameter: those that it sums, that index the output, and that
+    count maps.
+
+    Separate maps are the matrices of a stack, such as those of the experts. The result is None if the use is not known.
 
         linear(x, W), position 1, 2 dimensions  ->  summed (1,), output (0,), maps ()
 
     Args:
         call: name of the call.
-        position: position of the parameter among the tensors of the call.
+        position: position of the parameter among the tensors that the call takes.
         dims: number of dimensions of the parameter.
-        arguments: arguments of the call (the equation of an einsum).
+        arguments: arguments of the call, which for an einsum begin with its equation.
     """
     every = tuple(range(dims))
     stack = every[:-2]
@@ -136,14 +139,16 @@ DimOrder = tuple[int, ...]
 
 
 class WeightUses:
-    """Finds out from the calls of a run which dimensions of each parameter are summed where it first meets a signal.
+    """Finds out from a recorded run which dimensions of each parameter are summed by the call that applies it to a
+    signal.
 
-    A function of weights alone (a transpose, W + B A of LoRA, rows of a table) counts as these weights.
+    A tensor computed from parameters alone (a transpose, W + B A of LoRA, rows of a table) is followed until it meets
+    a signal.
 
     Attributes:
-        found: for each parameter, its dimension uses in every call.
-        multiplied_by: for each parameter, the one by which it is multiplied, entry by entry, before both act as one
-            weight.
+        found: for each parameter, how each call uses its dimensions.
+        multiplied_by: for each parameter that is multiplied with another one, entry by entry, before both act as one
+            weight, the name of the other one.
     """
 
     def __init__(self, run: Recording) -> None:
@@ -162,7 +167,9 @@ class WeightUses:
             self._note_unsummed(number)
 
     def _follow_call(self, call: TorchCall) -> None:
-        """Updates the known weights and signals by one call, and notes the uses of weights in it."""
+        """Updates by one call which tensors are known to be weights and signals, and notes how the call uses
+        weights.
+        """
         read, outs = list(call.iterate_inputs()), list(iterate_refs(call.result))
         name, made = normalise_call_name(call.name), outs[0].number if outs else None
         held = [k for k, r in enumerate(read) if r.number in self._orders]
@@ -184,7 +191,13 @@ class WeightUses:
                 self._note_use(call, name, k, read[k].number, made, acted)
 
     def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
-        """Registers a sum or product of several weights as a tensor that stands for all of them."""
+        """Notes that the result of a call stands for several weights, whose sum or product it is.
+
+        Args:
+            name: name of the call in the table of rules.
+            held: numbers of the weights.
+            made: number of the result.
+        """
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
         parts = [n for n in held if name in MATRIX_PRODUCTS or tensors[n].shape == shape]
         if len(shape) == 2 and all(tensors[n].dim() == 2 for n in parts):
@@ -195,8 +208,7 @@ class WeightUses:
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
-        """Registers the result of a call that only permutes the dimensions of one weight, and returns whether it is
-        one.
+        """Tests whether a call only permutes the dimensions of one weight; if so, its result counts as this weight.
 
         Args:
             call: the call.
@@ -204,7 +216,7 @@ class WeightUses:
             read: numbers of the tensors it takes.
             held: positions of those that are weights.
             made: number of its result.
-            acted: whether it takes a signal, too.
+            acted: whether the call takes a signal, too.
         """
         number = read[held[0]]
         before, after = self.run.tensors[number], self.run.tensors[made]
@@ -220,7 +232,7 @@ class WeightUses:
         return order is not None
 
     def _note_use(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
-        """Notes which dimensions of a weight a call sums.
+        """Notes how a call uses the dimensions of a weight. If it multiplies entry by entry, a later call decides this.
 
         Args:
             call: the call.
@@ -254,11 +266,13 @@ class WeightUses:
             self._add_use(x, *(tuple(own[d] for d in side) for side in at or ()))
 
     def _note_unsummed(self, number: int, over: Sequence[int] = ()) -> None:
-        """Notes the use of table rows, or of an entrywise product with a signal, which no later call contracts.
+        """Notes how a table or a weight is used of which no call sums a product with a signal.
+
+        This holds for rows of a table (an embedding), and for a product with a signal entry by entry.
 
         Args:
-            number: number of the tensor.
-            over: dimensions along which it is summed or averaged.
+            number: number of the tensor: the rows, or the product.
+            over: dimensions along which a later call sums or averages it.
         """
         rows = number in self._rows
         for x, own in self._orders.pop(number, ()):
@@ -271,25 +285,28 @@ class WeightUses:
         self._products.discard(number)
 
     def _add_use(self, name: str, *sides: Sequence[int]) -> None:
-        """Records how one call uses the dimensions of a parameter: (summed, output, maps). Entries of -1 are
-        dropped.
+        """Records that a call sums some dimensions of a parameter, while others index the output or count maps.
+
+        Args:
+            name: name of the parameter.
+            sides: these three lists of dimensions, in this order; entries of -1 are dropped.
         """
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
 
 
 def _list_summed_dims(call: TorchCall, dims: int) -> list[int]:
-    """Returns the dimensions over which a ``sum`` or ``mean`` goes."""
+    """Returns the dimensions over which a call of ``sum`` or ``mean`` goes; ``dims`` is the number of dimensions."""
     given = call.keywords.get("dim", call.arguments[1] if len(call.arguments) > 1 else None)
     over = range(dims) if given is None else [given] if isinstance(given, int) else given
     return [d % dims for d in over]
 
 
 def _probe_dims(call: TorchCall, run: Recording, number: int) -> DimUses | None:
-    """Returns how an unknown call uses the dimensions of a weight, found by changing one entry at a time.
+    """Finds out how a call without a rule uses the dimensions of a weight, by changing some of its entries.
 
-    A dimension indexes the output if changing its entry j changes the result only at one position of a dimension of the
-    same size. Otherwise it is summed.
+    A dimension indexes the output if changing the entries at its position j changes the result at a single position
+    of a dimension of the same size. Otherwise it is summed. None means that the call cannot be run again.
 
     Examples:
         >>> _probe_dims(call, run, number)  # of torch.tensordot(x, w, 1), w of shape (8, 3)
@@ -315,8 +332,10 @@ def _probe_dims(call: TorchCall, run: Recording, number: int) -> DimUses | None:
 
 
 def _find_permutation(before: Tensor, after: Tensor) -> list[int] | None:
-    """Returns the permutation of dimensions that turns one tensor into another (none, or a transpose of the last two),
-    or None."""
+    """Finds the order of dimensions that turns one tensor into another: the same order, or a transpose of the last two.
+
+    Returns None if neither does.
+    """
     if after.numel() != before.numel() or sorted(before.shape) != sorted(after.shape):
         return None
     if before.shape == after.shape and bool((before == after).all()):
@@ -331,14 +350,14 @@ def _find_permutation(before: Tensor, after: Tensor) -> list[int] | None:
 
 
 def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) -> Iterator[ParameterShape]:
-    """Yields every parameter of the first of several builds, with its sizes and uses.
+    """Yields every parameter of a module, with its sizes in all builds and how calls use it.
 
     Args:
-        models: the module at each build.
+        models: the module in each build.
         run: a recording of the first one, or None if it does not run.
 
     Raises:
-        Unreadable: another build lacks a parameter.
+        Unreadable: another build lacks a parameter of the first one.
     """
     uses, beside = ({}, {}) if run is None else ((known := WeightUses(run)).found, known.multiplied_by)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
@@ -355,7 +374,9 @@ def read_parameter_shapes(models: Sequence[nn.Module], run: Recording | None) ->
 
 
 def _classify_by_module(module: nn.Module, dims: int) -> DimUses | None:
-    """Returns how the torch module that owns a parameter uses its dimensions, or None if it is of no known kind."""
+    """Returns how a torch module (``nn.Linear``, ...) uses the dimensions of its weight; None if its type is not
+    known.
+    """
     kinds = {nn.Linear: "linear", nn.Embedding: "embedding", nn.modules.conv._ConvTransposeNd: "conv_transpose",
              nn.modules.conv._ConvNd: "conv", nn.RNNBase: "linear", nn.RNNCellBase: "linear",
              nn.MultiheadAttention: "linear"}  # fmt: skip
@@ -365,29 +386,33 @@ def _classify_by_module(module: nn.Module, dims: int) -> DimUses | None:
 
 
 def _find_unused_stem(stem: str, names: Sequence[str]) -> str:
-    """Returns a stem with as many underscores appended as needed so that no parameter is called like it, with or
-    without a number."""
+    """Returns a stem, extended by underscores until no parameter is called like it, with or without a number."""
     while any(re.fullmatch(rf"{stem}\d*", x) for x in names):
         stem += "_"
     return stem
 
 
 class ShapeNetwork:
-    """Builds a network from the shapes of parameters: one equation for each, in which it multiplies a constant.
+    """Builds a network without knowing the forward pass: each parameter has one equation, in which it acts on a
+    constant input.
+
+    For a matrix this is ``s1[a] = W1[a,b] data[b]``, from which its exponents follow if all its inputs and outputs
+    are Theta(1).
 
     Args:
         parameters: the parameters.
-        builds: the sizes; each build but the first has one axis doubled.
-        counted: maps names of parameters to the axis with which their number grows.
+        builds: the sizes of each build of the module; each but the first has one axis doubled.
+        counted: for each parameter of which there are more when an axis grows (one for each expert), this axis.
 
     Attributes:
-        notes: parameters whose shape is ambiguous, as (name, note).
+        notes: what is assumed about single parameters, such as an ambiguous shape, as (name, note).
         axes: axis of each index name.
-        constants: for each tuple of axes, the name of the constant with these axes that parameters multiply.
+        constants: for each list of axes, as text, the name of the constant input whose dimensions have these axes.
         lines: the equations.
         roles: parameter name of each symbol.
-        multiplied: for each parameter, the power by which the module multiplies it (as ``Network.multiplied``).
-        stems: first characters of the names of products, of signals made from them, and of the output.
+        multiplied: for each parameter, the power of the sizes by which the module multiplies it
+            (``Network.multiplied``).
+        stems: beginnings of the names of products, of signals that are copies of them, and of the output.
     """
 
     def __init__(
@@ -412,7 +437,13 @@ class ShapeNetwork:
                 self._add_parameter(p)
 
     def _fit_size(self, name: str, sizes: Sizes) -> Powers:
-        """Returns the powers of the axes to which a size is proportional, rounded to the nearest ones with a note.
+        """Returns the powers of the axes to which the size of a dimension is proportional.
+
+        If it is not proportional to any, the nearest powers are taken and a note says so.
+
+        Args:
+            name: name of the parameter, for the note.
+            sizes: the size in each build of the module.
 
         Raises:
             Unreadable: the size is 0.
@@ -426,7 +457,7 @@ class ShapeNetwork:
         return powers
 
     def _add_parameter(self, p: ParameterShape) -> None:
-        """Adds the equation of one parameter, and the notes on it."""
+        """Writes the equation of one parameter, and the notes on it."""
         name, grows = p.name, [self._fit_size(p.name, s) for s in p.sizes]
         summed, made, stack = self._choose_dim_uses(name, p, grows)
         taken: dict[str, int] = {}
@@ -438,7 +469,9 @@ class ShapeNetwork:
             self.notes.append((name, JOINT_WEIGHT.format(p.multiplied_by)))
 
         def name_dims(dims: Sequence[int]) -> str:
-            """Returns index names for dimensions, one for each power of an axis."""
+            """Returns index names for some dimensions; one that is proportional to N^2 gets two, and one of fixed
+            size gets none.
+            """
             found = ""
             for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
                 for _ in range(abs(count)):
@@ -468,18 +501,19 @@ class ShapeNetwork:
             self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
     def _name_constant(self, indices: str) -> str:
-        """Returns the name of the constant whose indices have the same axes as these; a new one if there is none."""
+        """Returns the name of the constant input that has these indices; one with the same axes is used again."""
         key = " ".join(self.axes[x] for x in indices)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
     def _choose_dim_uses(self, name: str, p: ParameterShape, grows: Sequence[Powers]) -> DimUses:
-        """Returns how the dimensions of a parameter are used: as the calls say, or else by shape, with a note if that
-        is ambiguous.
+        """Returns which dimensions of a parameter are summed, which index its output, and which count separate maps.
+
+        The calls that use it decide, or else its shape, with a note if the shape is ambiguous.
 
         Args:
             name: the name of the parameter.
             p: the parameter.
-            grows: for each dimension, the powers of the axes.
+            grows: for each dimension, the powers of the axes to which its size is proportional.
         """
         growing = [d for d, powers in enumerate(grows) if powers]
         kinds = {
@@ -505,7 +539,12 @@ class ShapeNetwork:
         return (summed,), (made,), tuple(stack)
 
     def make_network(self, name: str, why: str) -> Network:
-        """Returns the network; ``why`` is the reason why there are no equations."""
+        """Returns the network with the equations of all parameters.
+
+        Args:
+            name: name of the network.
+            why: the reason why the equations of the module itself are not known.
+        """
         outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
         product, _, last = self.stems
         made = {x for line in self.lines for x in re.findall(rf"\b{product}\d+\b", line.partition("=")[2])}
@@ -518,7 +557,9 @@ class ShapeNetwork:
 
 
 def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
-    """Returns a reading without its note on a growing number of maps if M is not among the growing axes."""
+    """Returns the reading without the note that the number of experts' matrices grows, unless M is one of the growing
+    axes.
+    """
     notes = [x for x in reading.notes if x[1] != GROWING_MAP_COUNT or "M" in growing]
     return replace(reading, notes=notes)
 
@@ -526,7 +567,8 @@ def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> Trac
 def read_by_shape(
     build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED, only: Collection[str] = ()
 ) -> TracedModel:
-    """Reads the shapes of a module's parameters as a network.
+    """Reads a module by the shapes of its parameters alone, as a network in which each parameter acts on a constant
+    input.
 
     Args:
         build: function that returns the module at given sizes.
@@ -566,9 +608,14 @@ def read_by_shape(
 
 
 def _has_free_topk(run: Recording, experts: int, given: int) -> bool:
-    """Returns whether a top-K selects some of ``experts``, and not as many as ``given``.
+    """Tests whether a top-K selects some of the experts, but not as many as ``build`` is told, so that K is not known.
 
     A top-K along another dimension (experts that choose tokens) does not count.
+
+    Args:
+        run: the recording.
+        experts: the number of experts.
+        given: the number of active experts that ``build`` was told; 0 if it takes none.
     """
     calls = [
         (next(iterate_leaves(c.arguments, TensorRef)), next(iterate_leaves(c.result, TensorRef)))

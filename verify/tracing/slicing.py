@@ -1,4 +1,4 @@
-"""Slices and entries of views, which are pushed down to the tensors they are made of.
+"""Reads slices and single entries of tensors, by slicing the parameters and signals from which these are computed.
 
 Read next: ``products.py``, ``data_movement.py`` (rules for views and slices).
 """
@@ -33,19 +33,21 @@ from .reader import Reader
 
 
 def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-    """Returns ``node[start:stop]`` along one slot, by slicing the tensors it is made of. The result is cached.
+    """Returns entries ``start`` to ``stop`` of a node along one dimension, by slicing the tensors it is computed from.
 
         slice of (W x + b)  ->  W[start:stop] x + b[start:stop]
+
+    The result is cached.
 
     Args:
         reader: the reader.
         node: the node.
-        slot: the slot to slice.
-        start: first entry at every build.
-        stop: end at every build.
+        slot: the dimension.
+        start: position of the first entry, in each build of the module.
+        stop: position after the last entry, in each build of the module.
 
     Raises:
-        Unreadable: the node mixes the entries of the slot.
+        Unreadable: the node mixes entries along this dimension, or it is not known whether it does.
     """
     key = node.number, slot, start, stop
     if key not in reader.slices:
@@ -55,7 +57,7 @@ def slice_node(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: 
 
 
 def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-    """Computes ``slice_node``."""
+    """Computes the result of ``slice_node``, which caches it; the arguments are the same."""
     if isinstance(node, Parameter):
         key = (*min(node.indices[slot].find_root().leaves, key=str), "part", start, stop)
         found = reader.make_leaf_indices(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
@@ -80,7 +82,8 @@ def _slice_uncached(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
 
 
 def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-    """Returns a slice of the result of a rotation, such as rotary embeddings.
+    """Returns a slice of the result of a rotation, such as rotary embeddings; the arguments are those of
+    ``slice_node``.
 
     Raises:
         Unreadable: the rotation mixes entries of the slice with others.
@@ -110,7 +113,7 @@ def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
 def _find_concatenated_part(
     reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
 ) -> TracedNode | None:
-    """Returns the part of a concatenation that a slice selects exactly, or None if it is not one of the parts."""
+    """Returns the concatenated tensor that a slice of a concatenation cuts out again; None if it does not match any."""
     if isinstance(node, Concatenation | FixedConcatenation) and node.slot == slot and not node.note:
         for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:
@@ -122,14 +125,14 @@ def _find_concatenated_part(
 
 
 def slice_view(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> View:
-    """Returns ``x[start:stop]`` along dimension d, which has a single index.
+    """Returns ``x[start:stop]`` along dimension d, which must consist of a single index.
 
     Args:
         reader: the reader.
         x: the view.
         d: the dimension.
-        start: first entry at every build.
-        stop: end at every build.
+        start: position of the first entry, in each build of the module.
+        stop: position after the last entry, in each build of the module.
     """
     (e,) = x.dims[d]
     if not isinstance(e, int):
@@ -145,7 +148,7 @@ def slice_view(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes) -> Vi
 
 
 def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
-    """Returns the entries at given positions of a dimension of fixed size; they are as large as the whole.
+    """Returns the entries at given positions along a dimension of fixed size, as ``torch.index_select`` does.
 
     Args:
         reader: the reader.
@@ -154,7 +157,7 @@ def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
         at: the positions, a tensor of integers.
 
     Raises:
-        Unreadable: the dimension grows, or has several indices.
+        Unreadable: the dimension grows, or consists of several indices.
     """
     entries = x.dims[d]
     if any(not x.get_index(e).fixed for e in entries):
@@ -172,7 +175,15 @@ def select_entries(reader: Reader, x: View, d: int, at: Tensor) -> View:
 
 
 def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
-    """Selects entries that form several new indices, as a product with a constant 0-1 matrix."""
+    """Selects entries by a product with a constant 0-1 matrix, for the case that they form several new indices.
+
+    Args:
+        reader: the reader.
+        x: the view.
+        keep: the dimension of the node along which entries are selected.
+        at: their positions.
+        classes: the new indices; the product of their sizes is the number of entries.
+    """
     n, old = len(x.node.indices), x.get_index(keep)
     new = tuple(range(n, n + len(classes)))
     matrix = make_fixed_constant(reader, [torch.eye(old.sizes[0])[at]] * reader.builds, [*classes, old], []).node
@@ -185,13 +196,13 @@ def _select_by_matrix(reader: Reader, x: View, keep: int, at: Tensor, classes: S
 
 
 def select_entry(reader: Reader, x: View, d: int, at: Sizes) -> View:
-    """Returns the view at one position of a dimension, without that dimension: ``x.select(d, at)``.
+    """Returns ``x.select(d, at)``: the entries at one position along a dimension, without this dimension.
 
     Args:
         reader: the reader.
         x: the view.
         d: the dimension.
-        at: the position at every build.
+        at: the position, in each build of the module.
     """
     entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
     if len(entries) > 1:

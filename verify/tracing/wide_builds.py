@@ -33,14 +33,18 @@ POSITION_CALLS = {"getitem", "narrow", "slice", "split", "split_with_sizes", "se
 
 
 def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes along which a constant may change at larger sizes, so that one larger build must be recorded.
+    """Finds the axes along which the module may compute something else at much larger sizes, so that it must be run
+    there, too.
 
-    The value of each axis is the ratio of the larger size to its size in the first recording.
+    An example is a mask ``torch.arange(N) < 64``, which has no effect at small N.
 
     Args:
         runs: recordings, numbered like the first; each but the first has one axis doubled.
-        live: numbers of the tensors that are no constants.
+        live: numbers of the tensors that depend on a parameter or the input.
         base: the sizes of the first run.
+
+    Returns:
+        For each of these axes, the larger size divided by its size in the first run.
 
     Raises:
         Unreadable: the module compares positions along an axis with a number larger than any size that can be built.
@@ -78,24 +82,36 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
 
 
 def _power_below(ratio: float) -> int:
-    """Returns the largest power of two that is at most ``WIDE_RATIO`` and at most ``ratio``."""
+    """Returns the largest power of two that is at most ``ratio`` and at most ``WIDE_RATIO``."""
     return next((2**k for k in reversed(range(WIDE_RATIO.bit_length())) if 2**k <= min(ratio, WIDE_RATIO)), 1)
 
 
 def _find_growing_axes(runs: Sequence[Recording], number: int) -> set[str]:
-    """Returns the axes with which the shape of a tensor changes."""
+    """Returns the axes that change the shape of a tensor when they are enlarged.
+
+    Args:
+        runs: recordings; each but the first has one axis enlarged.
+        number: number of the tensor.
+    """
     shapes = [run.tensors[number].shape for run in runs]
     return {run.enlarged_axis for run, shape in zip(runs, shapes, strict=True) if shape != shapes[0]}
 
 
 def _iterate_steady_numbers(calls: Sequence[TorchCall], runs: Sequence[Recording]) -> Iterator[float]:
-    """Yields the numbers among the arguments of a call that are equal at every build."""
+    """Yields the numbers among the arguments of a call that are the same in all builds of the module.
+
+    Args:
+        calls: the call in each build.
+        runs: the recordings that they belong to.
+    """
     each = [list(_iterate_scalars((call.arguments, call.keywords), run)) for call, run in zip(calls, runs, strict=True)]
     yield from (column[0] for column in zip(*each, strict=False) if len({*column}) == 1)
 
 
 def _iterate_scalars(tree: Any, run: Recording) -> Iterator[float]:
-    """Yields the numbers inside nested arguments, including bounds of slices and tensors with one entry."""
+    """Yields the numbers inside nested arguments, including bounds of slices and values of tensors with a single
+    entry.
+    """
     if isinstance(tree, slice):
         tree = (tree.start, tree.stop)
     if isinstance(tree, TensorRef) and (x := run.tensors[tree.number]).numel() == 1 and not x.is_complex():
