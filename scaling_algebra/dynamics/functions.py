@@ -56,7 +56,7 @@ class Entrywise:
         if self._changes_apart(tr, s, t):
             swaps = swaps.replace(lower_bound=swapped + size)
         else:
-            tr.note(f"{s.name} selects other entries only if entries of similar value change differently")
+            tr.note(f"which entries {s.name} selects changes only if entries of similar value change differently")
         return tr.algebra.add([moved, swaps])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
@@ -239,7 +239,7 @@ class Entrywise:
             return 0
         if tr.grows(s.over) and not self._changes_apart(tr, s, t):
             raise BeyondPowerCounting(
-                f"{s.name} selects other entries only if entries of similar value change differently"
+                f"which entries {s.name} selects changes only if entries of similar value change differently"
             )
         if s in find_selection_inputs(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(

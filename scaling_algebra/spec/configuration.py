@@ -135,7 +135,9 @@ class Configuration:
                 )
             return regime
         if "architecture" in where and "network" in where:
-            raise UsageError("give either architecture, the name of a shipped network, or network, not both")
+            raise UsageError(
+                "both architecture (the name of a shipped network) and network are given; leave out one of them"
+            )
         network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
         rule, readout = called(parameterization), where.get("readout_init")
         network = network if isinstance(network, Network) else architecture(network)

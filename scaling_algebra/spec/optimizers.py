@@ -476,5 +476,5 @@ def _read_optimizer_file(file: str) -> Optimizer:
     steps = {x.normalises for x in OPTIMIZERS.values() if x.torch == rule.torch != ""} or {rule.normalises}
     if rule.normalises not in steps:
         right = " or ".join(f"normalises = {x!r}" if x else "no normalises" for x in sorted(steps))
-        raise UsageError(f"{file}: {rule.torch} has {right}; write that, or name another class")
+        raise UsageError(f"{file}: normalises does not fit {rule.torch}; write {right}, or name another class")
     return rule

@@ -61,7 +61,7 @@ def test_what_fails_is_told_and_the_others_go_on():
 
 
 def test_other_versions_are_refused_with_both():
-    with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the same"):
+    with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the versions"):
         pool.run_task({**pool.get_versions(), "torch": "1.0"}, Hardware(), twice, 1)
     assert pool.run_task(pool.get_versions(), Hardware(), twice, 1) == 2
 

@@ -306,6 +306,6 @@ def test_a_planted_power_is_trained_with_and_refuted(tmp_path):
     rows = [line.split() for line in (folder / "report.md").read_text().splitlines() if "REFUTED" in line]
     assert rows and rows[0][1] == "f.effective"
     assert closing(invoke("verify", "--resume", folder)) == closing(found)
-    for planted, said in (("readout.lr=0", "plant a power such as N^-1/2"), ("foo.lr=1", "no tensor or multiplier")):
+    for planted, said in (("readout.lr=0", "give a power such as N^-1/2"), ("foo.lr=1", "no tensor or multiplier")):
         refused = invoke(*asked, "--planted", planted)
         assert refused.exit_code == 2 and said in refused.output

@@ -213,7 +213,7 @@ USUAL = Effort()
 def _parse_planted(configuration: Configuration, planted: Sequence[str]) -> Given:
     given = Given.of(planted, configuration.network, configuration.optimizer)
     if zero := [name for name, power in given.items if power is None]:
-        raise UsageError(f"cannot train with {zero[0]}=0; plant a power such as N^-1/2")
+        raise UsageError(f"cannot train with {zero[0]}=0; give a power such as N^-1/2")
     return given
 
 

@@ -656,7 +656,7 @@ def record_forward(
         what = "not a number" if bool(out.isnan().all()) else "infinite"
         raise NotFinite(f"the output of the model is {what}; give sizes and an input at which it is finite")
     if strict and bool(out.isnan().any()):
-        raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
+        raise Unreadable("the output of the model contains NaN; give sizes and an input at which it is finite")
     recorder.run.output = recorder.make_ref(out)
     if losses := find_losses(made):
         run, beside = recorder.run, {recorder.make_ref(x).number for x in losses.values()}

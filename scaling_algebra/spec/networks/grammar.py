@@ -289,7 +289,7 @@ class _EquationReader:
             raise self.at.wrong(f"{call.name} acts along an index, but its argument has none")
         if needs_index(call.name) and not call.over and len(indices) > 1:
             which = f"{', '.join(indices)}; say which, as in {call.name}(...; {indices[-1]})"
-            raise self.at.wrong(f"{call.name} acts along one of the indices {which}")
+            raise self.at.wrong(f"{call.name} acts along a single index, but its argument has the indices {which}")
         return call.over or indices[-1:]
 
     def _lift_call(self, call: FunctionCall, outside: str) -> Factor:
