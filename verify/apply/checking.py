@@ -54,6 +54,7 @@ from .expected_exponents import get_signal, predict_exponents
 from .extra_losses import GradientRatios, describe_loss_weight
 from .folding import compute_folded_powers
 from .frozen import find_misscaled_tensors
+from .initial_values import build_twin
 from .interpolation import interpolate_sizes
 from .model_training import TINY, Kind, measure_gradients, train_and_measure
 from .planning import build_plan, mark_shape_only
@@ -183,7 +184,8 @@ def check_model(
             "base"
         )
     numbers = mark_shape_only(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
-    largest = build_plan(call_build(build, dict(sizes[-1]))[0], reading, numbers, [model])
+    twins = [build_twin(build, sizes[0])]
+    largest = build_plan(call_build(build, dict(sizes[-1]))[0], reading, numbers, [model], twins=twins)
     numbers = replace(numbers, open=tuple(find_misscaled_tensors(largest, model, sizes[0])))
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])

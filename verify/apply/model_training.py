@@ -30,6 +30,7 @@ from scaling_algebra.waiting import iterate_with_progress
 
 from .extra_losses import GradientRatios, compare_extra_losses, compute_loss
 from .folding import is_foldable
+from .initial_values import build_twin
 from .planning import build_plan
 from .plans import Plan, find_optimizer
 
@@ -79,20 +80,21 @@ def train_and_measure(
     """
     names: dict[str, Sequence[str]] = {}
     small = call_build(build, dict(m.dims[0]))[0]  # initial values that are the same at every size are copied from here
+    twins = [build_twin(build, m.dims[0])]
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
         model, mine, optimizer = build_module(build, size, seed)
         if [x.shape for x in list_tensors(mine)] != [x.shape for x in list_tensors(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
         there = numbers.at(size)
-        p = build_plan(model, reading, there, [small])
+        p = build_plan(model, reading, there, [small], twins=twins)
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
             alone = [name for name in left if not is_foldable(reading.network, name)]
             if alone or not fold or how == "own":
                 todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
                 todo = "" if how == "own" else todo
                 raise _build_multiplier_error(reading, there, size, next(iter(alone or left)), left, todo)
-            p = build_plan(model, reading, there, [small], fold=True)
+            p = build_plan(model, reading, there, [small], fold=True, twins=twins)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -223,10 +225,10 @@ def measure_gradients(
     size would be negligible under every other seed. The median over the seeds is returned then.
     """
     asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
-    found = {role: np.full(MIN_SEEDS, TINY) for role in asked}
+    found, twins = {role: np.full(MIN_SEEDS, TINY) for role in asked}, [build_twin(build, numbers.way.base)]
     for seed in range(MIN_SEEDS):
         model, inputs, own = build_module(build, dict(numbers.way.base), seed)
-        p = build_plan(model, reading, numbers.at(numbers.way.base), [model])
+        p = build_plan(model, reading, numbers.at(numbers.way.base), [model], twins=twins)
         optimizer = apply_plan(p, zero, seed) if how == "plan" else own
         for _ in train_steps(model, optimizer, inputs, steps, _get_epsilons(p)):
             for e in p.entries:
