@@ -35,7 +35,8 @@ _PARTS = ("propagating", "effective", "cross")
 
 class Facts:
     """Derives clauses (disjunctions of linear inequalities between unknown exponents) from demands, by bounds on the
-    sizes of the quantities that the demands restrict."""
+    sizes of the quantities that the demands restrict. Subclasses compute these bounds.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network, self._table = network, list_quantities(network)
