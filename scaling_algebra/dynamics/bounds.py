@@ -1,4 +1,4 @@
-"""Upper bounds on all sizes that hold after any number of updates, found without counting matchings.
+"""Upper bounds on all sizes that hold after any number of updates, found without expanding products into monomials.
 
 Changes of signals and gradients are represented by a bound on their size; initial tensors and initial signals are
 exact. All bounds are exponents, packed into integers (``counting/packing.py``). The size of a product is bounded by
@@ -139,7 +139,7 @@ class BoundRun(Trajectory):
         why: the reason why there are no bounds; "" if they hold.
         assumes: assumptions beyond power counting on which the bounds depend.
         read: keys of those ``bounds`` that the current computation has used.
-        updates_of: maps a tensor to its updates and to the keys of the bounds from which they were computed.
+        updates_of: maps a tensor to its cached updates and to the keys of the bounds from which they were computed.
         update_readers: maps the key of a bound to the tensors whose updates were computed from it.
     """
 
@@ -465,7 +465,9 @@ def _growth_limit(run: BoundRun) -> Fraction:
 
 
 def _explain_outgrown(source: str, norm: str) -> str:
-    """Returns the message that says that the argument of a norm may outgrow its initial size."""
+    """Returns the message that says that the argument of a norm (the signal ``source``) may outgrow its initial
+    size.
+    """
     return f"{source} may outgrow its initial size, by which {norm} divides it"
 
 
@@ -503,8 +505,10 @@ def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
 
 
 def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
-    """Returns the value, after t updates, of a factor of a product without a tensor. For a gate that is represented by
-    its mean, this is the initial value."""
+    """Returns the value after t updates of a factor (a signal, not a tensor) of a product. For a gate that is
+    represented
+    by its mean, this is the initial value.
+    """
     return run.read_factor(factor, "initial" if is_held(run.network, factor.name) else "value", t)
 
 

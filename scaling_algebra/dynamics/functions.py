@@ -228,8 +228,9 @@ class Entrywise:
         or t if the argument has changed by as much as its spread, so that the entries are selected anew.
 
         Raises:
-            BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
-                that the selection stays; or it changes by a count of selected tokens that exceeds its initial spread.
+            BeyondPowerCounting: the argument changes by as much as its spread, but perhaps equal entries change alike,
+                so that their order, and the selection, may stay; or the argument contains a bias that counts selected
+                tokens, and changes by more than its initial spread.
         """
         if t == 0:
             return 0
@@ -248,8 +249,9 @@ class Entrywise:
         return t
 
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Whether entries of the argument with the same initial value may change differently, so that a top-K selection
-        swaps some of them."""
+        """Whether entries of the function's argument with the same initial value may change differently, so that a
+        top-K selection replaces some of them by others.
+        """
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
         return tr.algebra.varies_independently(change, first, s.over)
 
@@ -360,7 +362,9 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
 
 
 def mean_value(tr: TrainingRun, s: Function) -> Signal:
-    """Returns the constant part of a function's value: 1/n for a softmax over n entries, 1 for any other function."""
+    """Returns the constant term of the polynomial that represents a function: 1/n for a softmax over n entries, 1 (up
+    to a constant) for any other function.
+    """
     whole = tr.algebra.constant(tr.network.signals[s.out])
     return SOFTMAX.scale_to_value(tr, s, whole) if s.kind.kind == "softmax" else whole
 

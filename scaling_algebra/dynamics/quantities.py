@@ -486,7 +486,7 @@ def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mappi
 
     Args:
         network: the network.
-        adjoint: the signal, and the path if only gradients on one path count.
+        adjoint: says at which signal the gradient is taken, and through which other signal if only one path counts.
         suffix: name of the part of the gradient; "" for the whole gradient.
         modes: tensors of which only the initial value or only the update is used; empty for the whole gradient.
     """

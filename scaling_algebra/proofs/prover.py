@@ -339,7 +339,8 @@ class Prover:
 
         Args:
             parameterization: the parameterization, which defines the demands.
-            base: the structure from which all others are made by adding tensors that start at zero or alike.
+            base: the structure to start with. The others are made from it by further discrete choices, such as a router
+                that starts at zero.
 
         Returns:
             The results of the structures that were decided, in this order.
