@@ -2,8 +2,8 @@
 
 A ``Budget`` limits one training run, for instance to the 12 largest monomials of each signal. Constants called
 ``..._WORK`` limit a whole search. Work is counted in nodes: a product of two signals is computed by a search that pairs
-equal initial tensors, and every partial or complete pairing that it visits is a node. The count includes all training runs that
-the search uses. A *query* is one request for the size of a quantity.
+equal initial tensors, and every partial or complete pairing that it visits is a node. The count includes all training
+runs that the search uses. A *query* is one request for the size of a quantity.
 Read next: ``analysis.py`` (tries the budgets one after the other), ``scaling_algebra/solver/search.py`` (distributes
 the work).
 """

@@ -310,7 +310,10 @@ SOFTMAX = Softmax()
 
 
 class Centre:
-    """Rule of the function that subtracts the mean along an index. Law: it is linear, and its own transpose."""
+    """Rule of the function that subtracts the mean along an index. Law: the function is linear and symmetric, so it
+    also
+    gives the change from the change of its argument, and the gradient at its argument from that at its output.
+    """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -334,9 +337,10 @@ whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms
 
 
 def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """Returns the reason why powers of n do not describe a function's output, if a bounded or steep function (tanh,
-    exp) has an argument that exceeds O(1); otherwise "". All that is known of a bounded function then is that its
-    values are bounded."""
+    """Returns the reason why powers of n do not describe the output of a bounded or steep function (such as tanh or
+    exp), if its argument exceeds O(1) after t updates; otherwise "". All that is known of a bounded function then is
+    that its values are bounded.
+    """
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.exponent(size) <= 0:
         return ""

@@ -224,8 +224,9 @@ class TensorSteps:
         """Returns how large the nonlinear part of an optimizer step is (a step that normalises each entry is a
         nonlinear function of the gradient), and whether it was as large in an earlier step.
 
-        The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as an exponent
-        of n packed into an integer: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
+        The first result is the size of the gradient divided by its normaliser, at that step so far at which it is
+        largest, as an exponent of n packed into an integer: 0 if the gradient is at least as large as epsilon, negative
+        if epsilon exceeds it. The second is True if an earlier step has this largest size.
 
         Args:
             role: the parameter.
