@@ -1,10 +1,9 @@
 """Training runs that isolate one cause: a single tensor or signal changes, or gradients are those of a single loss.
 
-Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due to
-one of them is F with the present value of this one and initial values of all others, minus F with all initial values.
-For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). A piece is computed as the change of x
-in
-a training run of its own, in which the others keep their initial values.
+Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due
+to one of them is F with the present value of this one and initial values of all others, minus F with all initial
+values. For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). A piece is computed as the
+change of x in a training run of its own, in which the others keep their initial values.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ class Analysis:
     @cached_property
     def higher(self) -> Analysis:
         """An analysis of the same training run in which functions are represented by polynomials of a degree higher
-        by two,
-        to check sizes that were found with the usual degree; this analysis itself if its degrees are already higher.
+        by two, to check sizes that were found with the usual degree; this analysis itself if its degrees are already
+        higher.
         """
         return (
             self
@@ -295,8 +295,7 @@ class Analysis:
         """Whether a size, as an exponent of n, equals the upper bound on the quantity after t updates (``upper``).
 
         In a restricted run, learning rates are smaller by a power of n (``SLOW``). There the size may be smaller than
-        the
-        bound by a product of such powers.
+        the bound by a product of such powers.
         """
         upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
@@ -343,9 +342,8 @@ class Analysis:
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
-        """Returns the same training run as the method ``run``, whose bounds prove the size of a quantity, but with no
-        limit
-        on the work of the search.
+        """Returns the same as the method ``run`` (a training run with a single budget that certifies the size of a
+        quantity), but does not limit the work of the search.
         """
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
@@ -463,8 +461,7 @@ class RestrictedRuns:
     def make_restricted(self, point: Point) -> Analysis:
         """Returns the analysis of the restricted run at a point (a choice of exponents with which few tensors train).
         Its learning rates are multiplied by a small negative power of n (``SLOW``), so that a monomial that contains
-        more
-        learning rates than another is smaller and cannot cancel it."""
+        more learning rates than another is smaller and cannot cancel it."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
@@ -580,8 +577,9 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Answers a query about the first update if the run with the smallest budget shows that the quantity is still
-    exactly zero; otherwise returns the bracket so far (``known``)."""
+    """Answers a query about the size after one update, if a run with a small budget shows that the quantity is still
+    exactly zero. Otherwise, and for any other number of updates, returns the bracket so far (``known``).
+    """
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
@@ -600,8 +598,9 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
     """Decides a size by restricted runs, in which few tensors train: if a monomial in one of them is as large as the
     upper bound that holds at every step, the size is this bound. If none is, returns the bracket so far (``known``).
 
-    Each further update costs much more, so all restricted runs are tried with few updates first, and only the likeliest
-    one with one update more.
+    Each further update takes much more work, so all restricted runs are tried with few updates before any is tried with
+    more. Only the one in which the quantity is most likely to be large is always tried with one more update than the
+    others.
     """
     analysis, name, t = q
     if known.decided:

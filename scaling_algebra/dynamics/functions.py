@@ -311,8 +311,7 @@ SOFTMAX = Softmax()
 
 class Centre:
     """Rule of the function that subtracts the mean along an index. Law: the function is linear and symmetric, so it
-    also
-    gives the change from the change of its argument, and the gradient at its argument from that at its output.
+    also gives the change from the change of its argument, and the gradient at its argument from that at its output.
     """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:

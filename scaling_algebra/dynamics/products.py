@@ -101,10 +101,8 @@ class Products:
         initial value or by the sum of its updates, as ``modes`` says.
 
         An update is a product of a gradient and inputs. In the forward pass the inputs are first multiplied with the
-        signal
-        to which the tensor is applied; in the backward pass the gradient is first multiplied with the gradient from
-        above.
-        Each of these inner products gets a name that explanations show.
+        signal to which the tensor is applied; in the backward pass the gradient is first multiplied with the gradient
+        from above. Each of these inner products gets a name that explanations show.
 
         Args:
             term: the term.
@@ -205,8 +203,7 @@ class Products:
 
     def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """Returns signals whose sizes, multiplied, give the size of an entry of a product: the product of
-        ``factors``, with
-        the indices of the tensor ``role``.
+        ``factors``, with the indices of the tensor ``role``.
 
         These are the factors themselves if each entry is a product of one entry of each factor: rms(u_i v_j) = rms(u)
         rms(v). If an index is summed, or two indices of a factor have the same axis, the product is computed, and
@@ -233,8 +230,7 @@ class Products:
 
     def _repeats_axis(self, s: Signal) -> bool:
         """Whether two indices of a signal run along the same axis; then entries at which both are equal (the
-        diagonal) may
-        be larger than the others.
+        diagonal) may be larger than the others.
         """
         axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

@@ -269,7 +269,7 @@ class _TokenSteps(TensorSteps):
     Args:
         run: the training run of the token.
         batch: the optimizer steps of the batch.
-        seen: restricts a signal over all experts to those of the token.
+        seen: a function that takes from a signal with entries for all experts those of the token's own experts.
     """
 
     def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:

@@ -55,12 +55,11 @@ def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors
     replaced by simpler signals of the same sign.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and positive factors do not change a sign, so they are replaced by their
-    means. The sign of a sum is known only if one product leads.
+    means. The sign of a sum of products is known only if one of them is larger than all others.
 
     Raises:
-        BeyondPowerCounting: several products are as large as the sum, or a smaller one decides the sign of some
-            entries.
-        Exhausted: it is not certified which product leads.
+        BeyondPowerCounting: several products are equally large, or a smaller one decides the sign of some entries.
+        Exhausted: it is not certified which product is the largest.
     """
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     leading = there[_find_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
@@ -287,8 +286,8 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
     """Marks a signal as one whose sign an optimizer step uses. If the network has nonlinear functions, only upper
     bounds are kept on all monomials but the largest.
 
-    Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
-    with functions only one part is known.
+    Law: the square of a sign is 1, whereas a function of the sum of its monomials would contain products of two
+    monomials that a function of the sign does not contain. With one monomial there is no such product.
     """
     s = s.replace(may_be_signs=True)
     if not s.indices or not tr.network.live or len(s.terms) < 2:

@@ -42,16 +42,14 @@ class Undecided(Exception):
 
 class ClauseSolver:
     """Finds rational values of unknowns that satisfy clauses. Each clause has the name of a demand as its label, so
-    that
-    one can ask about the clauses of some demands only (``possible``).
+    that one can ask about the clauses of some demands only (``possible``).
 
     It uses a z3 context of its own, so that other solvers in the process cannot change its answers.
 
     Args:
         clauses: clauses to begin with.
         unit: the largest of the rates at which the axes grow. z3 gets all exponents divided by it, so that a ray
-            times a
-            constant gets the same answers.
+            times a constant gets the same answers.
     """
 
     def __init__(self, clauses: Iterable[Clause] = (), unit: Fraction = Fraction(1)) -> None:
@@ -83,8 +81,7 @@ class ClauseSolver:
 
     def can_hold(self, clauses: Iterable[Clause]) -> bool | None:
         """Returns whether the given clauses, without any others, can be satisfied together. They may contain products
-        of
-        unknowns (``p*x``). Returns None if z3 does not decide it within the resource limit ``STEPS``.
+        of unknowns (``p*x``). Returns None if z3 does not decide it within the resource limit ``STEPS``.
 
         Each call gets a new z3 solver that ignores the labels of the clauses, since with labels z3 exceeds its limit.
         """
@@ -96,8 +93,7 @@ class ClauseSolver:
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
         """Returns the smallest value that the unknown ``name`` can have if the given clauses, and no others, hold;
-        None if
-        they cannot be satisfied.
+        None if they cannot be satisfied.
 
         Raises:
             Undecided: z3 gives up, or the unknown has no lower bound.
@@ -142,8 +138,8 @@ class ClauseSolver:
 
     def _model(self, *assumed: Any) -> Any:
         """Returns a z3 model (values of the unknowns), with as many values as possible rounded to simple fractions;
-        None
-        if there is no model. Each clause counts only if the z3 variable that stands for its label is in ``assumed``.
+        None if there is no model. Each clause counts only if the z3 variable that stands for its label is in
+        ``assumed``.
 
         Raises:
             Undecided: z3 gives up.
