@@ -515,7 +515,7 @@ def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
 
 def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]:
     """Returns the indices over which the change of a signal (``what`` = "change") or the gradient at it ("gradient")
-    sums to zero: changes of softmax shares do, and gradients at softmax logits."""
+    sums to zero: changes of the outputs of a softmax do, and gradients at its argument (the logits)."""
     statements = [network.producer(signal)] if what == "change" else [s for s, _ in network.consumers(signal)]
     if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
         return set()
