@@ -111,8 +111,9 @@ class Analysis:
         algebras: the objects that add and multiply signals, taken from another analysis on the same ray with the
             same ``growing``, so that its cached products are used; None for new ones.
         growing: axes that count as growing on any ray. On a ray where they do not grow, sizes are then the limits of
-            those on neighbouring rays.
-        routed: True to treat K as smaller than M on any ray; sizes are then limits in the same sense.
+            the sizes on neighbouring rays, on which they do.
+        routed: True to treat K as smaller than M even on rays where it is not; sizes are then limits in the same
+            sense.
         raised: True to increase the degree of polynomials that represent functions by two.
         whole: for a restricted run (``parts.py``), the analysis of the full run, whose algebras and upper bounds are
             used; None for a full run.

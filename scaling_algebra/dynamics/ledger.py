@@ -57,8 +57,9 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """Starts a new query in a context manager, with no work charged so far. A query inside another one is charged
-        separately."""
+        """Context manager for answering one query, that is, one request for the size of a quantity: at the start, no
+        work has been charged to it. The work of a query inside another query is charged to the inner one only.
+        """
         outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
         try:

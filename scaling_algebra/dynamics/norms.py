@@ -30,10 +30,12 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 class Norm:
     """Rule of a norm, y = x / r with the root-mean-square r of x along an index. A LayerNorm subtracts the mean first.
 
-    Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
-    removed exactly, as long as the factor in dx exceeds -1 (otherwise y changes its sign). Let v be the rest. Then the
-    change is (v - x_0 <x_0 + x_t, v> / (n r_0 r)) / r_t with r = max(r_0, r_t), and the gradient is (v - y <y, v> / n)
-    / r_t, for n entries. Both are as large as v / r_t, but their common part with x may cancel in later products.
+    Law: to first order, the change of y is orthogonal to x, and so is the gradient at x. If the change dx contains a
+    multiple of x_0, or the gradient at y a multiple of y, this multiple has no effect, as long as the factor of x_0
+    exceeds -1 (otherwise y changes its sign). Let v be what is left of dx, or of the gradient at y, without this
+    multiple. Then the change of y is (v - x_0 <x_0 + x_t, v> / (n r_0 r)) / r_t with r = max(r_0, r_t), and the
+    gradient at x is (v - y <y, v> / n) / r_t, for n entries. Both are as large as v / r_t, but their terms may cancel
+    in later products.
     """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:

@@ -118,8 +118,9 @@ def find_branches(network: Network) -> tuple[Branch, ...]:
 
 @lru_cache(maxsize=64)
 def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
-    """Returns, for each softmax, the computation of its logits, as a part of the network that may be set to zero. It
-    contains the signals that are used for nothing but these logits."""
+    """Returns, for each softmax, the part of the network that computes its argument (the logits), as a branch that a
+    restricted run may set to zero. It contains the signals that are used for nothing else.
+    """
     logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):

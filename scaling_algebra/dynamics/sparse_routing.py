@@ -201,8 +201,9 @@ class RoutedTrajectory(Trajectory):
     """A training run of the signals of one token, which has K of M experts. Updates are averaged over a batch of tokens
     with different experts.
 
-    ``_batch`` is the training run of the batch, in which all experts are active, ``_among`` maps each index of the
-    active experts to that of all experts, and ``_whole`` are the softmaxes that are normalised over all experts.
+    ``_batch`` is the training run of the batch, in which all experts are active. ``_among`` maps each index that runs
+    over the active experts to the index over all experts that it replaces. ``_whole`` has the outputs of those
+    softmaxes that are normalised over all experts instead of the active ones.
     """
 
     def __post_init__(self) -> None:
