@@ -1,9 +1,9 @@
 """Training runs that isolate one cause: a single tensor or signal changes, or gradients are those of a single loss.
 
-Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due to
-one of them is F with the present value of this one and initial values of all others, minus F with all initial values.
-For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). The run of a piece computes it by the
-same rules as the full run.
+Law: let x be a function F(W, h) of the tensors W and of the signals h that enter a block. The piece of x that is due
+to one of them is F with the present value of this one and initial values of all others, minus F with all initial
+values. For ``x = W h`` the pieces are ``dW h_0`` (due to W) and ``W_0 dh`` (due to h). A piece is computed as the
+change of x in a training run of its own, in which the others keep their initial values.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class _SingleTensorSteps:
         self.whole, self.role = whole, role
 
     def increments(self, role: str, t: int) -> list[Increment]:
-        """Returns the updates in the first t steps if the tensor is the one that trains; for any other, an empty
-        list."""
+        """Returns the updates of the tensor ``role`` in the first t steps if it is the one that trains; otherwise an
+        empty list.
+        """
         return self.whole.increments(role, t) if role == self.role else []
 
 
@@ -115,7 +116,9 @@ def select_loss(run: TrainingRun, loss: str) -> Any:
 
 
 def _copy_with_mixin(run: TrainingRun, mixed: type) -> Any:
-    """Returns a shallow copy of a run, of a new class that inherits from the mixin and from the class of the run."""
+    """Returns a shallow copy of a training run, whose class inherits from the mixin ``mixed`` and from the class of
+    ``run``, so that the methods of the mixin come first.
+    """
     one: Any = copy(run)
     kind = f"{mixed.__name__[1:]}{type(run).__name__}"
     one.__class__ = _KINDS.setdefault((mixed, type(run)), type(kind, (mixed, type(run)), {}))

@@ -108,11 +108,12 @@ class Analysis:
         point: the exponents of all init stds, learning rates, epsilons and multipliers.
         optimizer: the optimizer.
         network: the network.
-        algebras: algebras (they add and multiply signals) of another analysis on the same ray with the same
-            ``growing``, whose cached products are used as well; None for new ones.
+        algebras: the objects that add and multiply signals, taken from another analysis on the same ray with the
+            same ``growing``, so that its cached products are used; None for new ones.
         growing: axes that count as growing on any ray. On a ray where they do not grow, sizes are then the limits of
-            those on neighbouring rays.
-        routed: True to treat K as smaller than M on any ray; sizes are then limits in the same sense.
+            the sizes on neighbouring rays, on which they do.
+        routed: True to treat K as smaller than M even on rays where it is not; sizes are then limits in the same
+            sense.
         raised: True to increase the degree of polynomials that represent functions by two.
         whole: for a restricted run (``parts.py``), the analysis of the full run, whose algebras and upper bounds are
             used; None for a full run.
@@ -224,8 +225,10 @@ class Analysis:
 
     @cached_property
     def higher(self) -> Analysis:
-        """The analysis of the same run with polynomials for functions whose degree is higher by two; the analysis
-        itself if its degrees are already raised."""
+        """An analysis of the same training run in which functions are represented by polynomials of a degree higher
+        by two, to check sizes that were found with the usual degree; this analysis itself if its degrees are already
+        higher.
+        """
         return (
             self
             if self.raised
@@ -292,8 +295,8 @@ class Analysis:
     def meets_bound(self, name: str, size: Fraction | None, t: int = 1) -> bool:
         """Whether a size, as an exponent of n, equals the upper bound on the quantity after t updates (``upper``).
 
-        In a restricted run, whose learning rates are reduced, the size may be smaller than the bound by a product of
-        these reductions.
+        In a restricted run, learning rates are smaller by a power of n (``SLOW``). There the size may be smaller than
+        the bound by a product of such powers.
         """
         upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
@@ -306,7 +309,8 @@ class Analysis:
         None. Training runs call this for sizes by which they divide. The assumptions of the size are recorded in
         ``algebra``.
 
-        For a gradient that never exceeds epsilon, the size of epsilon is returned.
+        For a gradient that never exceeds epsilon, the size of epsilon is returned, since the optimizer divides by
+        their sum.
 
         Raises:
             Exhausted: no work is left.
@@ -328,8 +332,8 @@ class Analysis:
     # runs of an answer --------------------------------------------------------------------------------------------
 
     def run(self, name: str, t: int) -> Trajectory:
-        """Returns a training run that certifies the size of a quantity by itself, with the budget of this run only; if
-        possible one that dropped no monomial as large as this size.
+        """Returns a training run with a single budget that is enough to certify the size of a quantity. If there are
+        several, one that dropped no monomial as large as this size is preferred.
 
         Raises:
             LookupError: there is no such run: the size is undecided, or its proof combines an upper bound with a
@@ -339,7 +343,9 @@ class Analysis:
             return self._find_single_run(name, t)
 
     def _find_single_run(self, name: str, t: int) -> Trajectory:
-        """Returns the same training run as the method ``run``, but with no limit on the work."""
+        """Returns the same as the method ``run`` (a training run with a single budget that certifies the size of a
+        quantity), but does not limit the work of the search.
+        """
         decided: list[Budget] = []
         for budget in BUDGETS if t else (*BUDGETS, INITIAL_BUDGET):
             if self.runs.read(name, t, budget).decided:
@@ -374,8 +380,9 @@ class Analysis:
 
 class RestrictedRuns:
     """Creates the restricted runs of a full run, each once. In a restricted run only few tensors train, so a size is
-    easy to compute there; it is a lower bound on the size in the full run if both divide by the same sizes
-    (``parts.py``)."""
+    easy to compute there. It is a lower bound on the size in the full run if norms and optimizer steps divide by
+    numbers of the same sizes in both runs (``parts.py``).
+    """
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
@@ -429,10 +436,11 @@ class RestrictedRuns:
         """Whether certain norms have the same divisors in a restricted run (``part``) as in the full run: those on
         which the quantity depends and whose argument may outgrow its initial size.
 
-        Law: the change of an argument that outgrows its initial size stays the largest term however small the constant
-        of the learning rate, so a run in which it does not train is no limit of the full run. After the first update,
-        values depend on the divisors in their own forward pass, updates on initial values only, and gradients and later
-        updates on everything.
+        Law: if the argument of a norm outgrows its initial size, its change is the largest term for any positive
+            constant
+        of the learning rate. So a run in which this argument does not train is not a limit of the full run. These norms
+        matter after one update: for a signal, those in its own forward pass; for an update, none, since it was
+        computed from initial values; for gradients, and for everything after more updates, all norms.
         """
         analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:
@@ -453,8 +461,8 @@ class RestrictedRuns:
 
     def make_restricted(self, point: Point) -> Analysis:
         """Returns the analysis of the restricted run at a point (a choice of exponents with which few tensors train).
-        Its learning rates are reduced by ``SLOW``, so that monomials with more learning rates are smaller and cannot
-        cancel others."""
+        Its learning rates are multiplied by a small negative power of n (``SLOW``), so that a monomial that contains
+        more learning rates than another is smaller and cannot cancel it."""
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.with_settings(point=replace(point, c=slow), whole=self.whole, raised=False, budgets=())
 
@@ -570,8 +578,9 @@ def read_with_bounds(analysis: Analysis, name: str, t: int, budget: Budget) -> B
 
 
 def find_exact_zero(q: Query, known: Bracket) -> Bracket:
-    """Answers a query about the first update if the run with the smallest budget shows that the quantity is still
-    exactly zero; otherwise returns the bracket so far (``known``)."""
+    """Answers a query about the size after one update, if a run with a small budget shows that the quantity is still
+    exactly zero. Otherwise, and for any other number of updates, returns the bracket so far (``known``).
+    """
     return _find_cheap_zero(q.analysis, q.name, 1) if q.t == 1 and not known.decided else known
 
 
@@ -590,8 +599,9 @@ def search_restricted_runs(q: Query, known: Bracket) -> Bracket:
     """Decides a size by restricted runs, in which few tensors train: if a monomial in one of them is as large as the
     upper bound that holds at every step, the size is this bound. If none is, returns the bracket so far (``known``).
 
-    Each further update costs much more, so all restricted runs are tried with few updates first, and only the likeliest
-    one with one update more.
+    Each further update takes much more work, so all restricted runs are tried with few updates before any is tried with
+    more. Only the one in which the quantity is most likely to be large is always tried with one more update than the
+    others.
     """
     analysis, name, t = q
     if known.decided:
@@ -731,8 +741,9 @@ def explain_open(lead: Fraction | None, high: Fraction | None) -> str:
 
 
 def read_leading_kernel(q: Query, known: Bracket, budgets: Sequence[Budget] = QUICK_BUDGETS) -> Bracket:
-    """Returns the bracket with the largest monomial that the given budgets find, or ``known`` if that has a larger one.
-    The result need not be certified: other terms may cancel this monomial."""
+    """Returns the bracket with the largest monomial that any of the given budgets finds, or ``known`` if the monomial
+    found before is larger. The result need not be certified: other terms may cancel this monomial.
+    """
     analysis, name, t = q
     for budget in budgets:
         found = analysis.read(name, t, budget)
@@ -786,7 +797,7 @@ def limit_lead(work: int, gap: Fraction = NEAR) -> Method:
     this work, the size is unknown.
 
     Args:
-        work: maximum number of nodes that the search for one product may visit.
+        work: maximum number of nodes that the search for the monomials of one product may visit.
         gap: monomials whose exponent is this far below that of the largest are dropped. With 0 only the largest ones
             are kept, which is cheap and still gives a lower bound.
     """

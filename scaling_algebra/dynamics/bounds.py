@@ -1,13 +1,13 @@
-"""Upper bounds on all sizes that hold after any number of updates, found without counting matchings.
+"""Upper bounds on all sizes that hold after any number of updates, found without expanding products into monomials.
 
 Changes of signals and gradients are represented by a bound on their size; initial tensors and initial signals are
 exact. All bounds are exponents, packed into integers (``counting/packing.py``). The size of a product is bounded by
-Cauchy-Schwarz or, if an initial tensor acts, by its operator norm (of all experts together if they act on one vector).
-A function is bounded by its Lipschitz constant, a norm by its divisor before training, a step of signs by its entries,
-and a step with orthogonalised matrices by its operator norm. If one more update does not exceed these bounds, they hold
-at every later step, by induction.
-The output of a norm is O(1) for every argument. If the argument may outgrow its initial size, or depends on the output
-of such a norm, a gradient through it has a bound only if a lower bound on the divisor is known (``Analysis.bounds``).
+Cauchy-Schwarz or, if an initial tensor acts, by its operator norm (of all experts together if they act on one
+vector). A function is bounded by its Lipschitz constant, a norm by its divisor before training, a step of signs by
+its entries, and a step with orthogonalised matrices by its operator norm. If one more update does not exceed these
+bounds, they hold at every later step, by induction. The output of a norm is O(1) for every argument. If the argument
+may outgrow its initial size, or depends on the output of such a norm, a gradient through it has a bound only if a
+lower bound on the divisor is known (``Analysis.bounds``).
 Read next: ``analysis.py`` (compares answers with the bounds), ``proofs/every_step.py`` (demands at every step),
 ``counting/contracting.py`` (the bound of a product).
 """
@@ -139,7 +139,7 @@ class BoundRun(Trajectory):
         why: the reason why there are no bounds; "" if they hold.
         assumes: assumptions beyond power counting on which the bounds depend.
         read: keys of those ``bounds`` that the current computation has used.
-        updates_of: maps a tensor to its updates and to the keys of the bounds from which they were computed.
+        updates_of: maps a tensor to its cached updates and to the keys of the bounds from which they were computed.
         update_readers: maps the key of a bound to the tensors whose updates were computed from it.
     """
 
@@ -257,8 +257,8 @@ class BoundRun(Trajectory):
     def compute_change(self, s: Statement, t: int) -> Signal:
         """Returns a signal whose size bounds the change of a statement's output after any number of updates.
 
-        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C if f is bounded or a norm. If a
-        selection may choose other entries, the change of the selected entries is bounded by C.
+        Law: with a constant C, |f(x) - f(x_0)| <= C |x - x_0| for every function f that a network may use, and <= C if
+        f is bounded or a norm. A top-K selection may choose other entries after an update; these change by at most C.
         """
         if not _has_bounded_slope(s):
             return find_rule(s).change(self, s, 1)
@@ -296,9 +296,9 @@ class BoundRun(Trajectory):
         1/(number of entries) for a softmax along an index that grows, 1/divisor for a norm, otherwise 1. It is an
         exponent of n packed into an integer.
 
-        Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. As long as
-        the argument of a softmax is O(1) and, if an index grows, has no heavy tails, all shares have the same size up
-        to constants, and exp has bounded moments.
+        Law: a norm divides by the initial size of its argument, unless the change of the argument is larger. If the
+        argument of a softmax is O(1), and has no heavy tails along an index that grows, all outputs of the softmax
+        have the same size up to constants. Under the same condition, exp has bounded moments.
 
         Raises:
             BeyondPowerCounting: the argument of a softmax or exp may grow, or has heavy tails.
@@ -441,8 +441,10 @@ def find_affected_norms(run: BoundRun) -> frozenset[str]:
 
 
 def find_changed_norms(run: BoundRun) -> dict[str, str]:
-    """Returns those norms whose divisor may change during training (``find_affected_norms``) and for which no divisor
-    is known that holds at every step. Maps the output of each norm to its argument."""
+    """Returns the norms whose divisor may change during training (``find_affected_norms``), as a map from the output of
+    each norm to its argument. Omitted are norms with a lower bound on the divisor that holds at every step, unless
+    their own argument may outgrow its initial size.
+    """
     shaken = find_affected_norms(run)
     norms = {s.out: s.inputs[0].name for s in run.network.functions if s.out in shaken}
     return {x: y for x, y in norms.items() if x in run.outgrown or x not in run.context.divisors}
@@ -465,7 +467,9 @@ def _growth_limit(run: BoundRun) -> Fraction:
 
 
 def _explain_outgrown(source: str, norm: str) -> str:
-    """Returns the message that says that the argument of a norm may outgrow its initial size."""
+    """Returns the message that says that the argument of a norm (the signal ``source``) may outgrow its initial
+    size.
+    """
     return f"{source} may outgrow its initial size, by which {norm} divides it"
 
 
@@ -503,14 +507,15 @@ def _expand_gradient(run: BoundRun, signal: str, t: int) -> list[Signal]:
 
 
 def _read_gate(run: BoundRun, factor: Factor, t: int) -> Signal:
-    """Returns the value, after t updates, of a factor of a product without a tensor. For a gate that is represented by
-    its mean, this is the initial value."""
+    """Returns the value after t updates of a factor (a signal, not a tensor) of a product. For a gate that is
+    represented by its mean, this is the initial value.
+    """
     return run.read_factor(factor, "initial" if is_held(run.network, factor.name) else "value", t)
 
 
 def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]:
     """Returns the indices over which the change of a signal (``what`` = "change") or the gradient at it ("gradient")
-    sums to zero: changes of softmax shares do, and gradients at softmax logits."""
+    sums to zero: changes of the outputs of a softmax do, and gradients at its argument (the logits)."""
     statements = [network.producer(signal)] if what == "change" else [s for s, _ in network.consumers(signal)]
     if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
         return set()
@@ -518,6 +523,6 @@ def _find_zero_sum_indices(network: Network, what: str, signal: str) -> set[str]
 
 
 def _may_reach_one(algebra: Algebra, s: Signal) -> bool:
-    """Whether the upper bound on the size of a signal is n^0 or larger."""
+    """Whether the upper bound on the size of a signal is n^0 or larger, so that the signal need not be small."""
     size = algebra.upper_bound(s)
     return size is not None and algebra.exponent(size) >= 0

@@ -1,8 +1,9 @@
 """Budgets: how precisely a computation represents signals, and how much work it may take.
 
 A ``Budget`` limits one training run, for instance to the 12 largest monomials of each signal. Constants called
-``..._WORK`` limit a whole search: they count nodes of matching searches, over all training runs that the search uses. A
-*query* is one request for the size of a quantity.
+``..._WORK`` limit a whole search. Work is counted in nodes: a product of two signals is computed by a search that pairs
+equal initial tensors, and every partial or complete pairing that it visits is a node. The count includes all training
+runs that the search uses. A *query* is one request for the size of a quantity.
 Read next: ``analysis.py`` (tries the budgets one after the other), ``scaling_algebra/solver/search.py`` (distributes
 the work).
 """
@@ -28,10 +29,11 @@ BUDGETS = (
 product and of every query is limited, and counted as if nothing were cached, so an answer depends on the query
 alone."""
 SEARCH_BUDGETS = (*BUDGETS[:4], BUDGETS[5])
-"""Budgets for queries whose answers other answers depend on. Those of ``BUDGETS`` that are left out take most of the
+"""Budgets for queries on whose answers other answers depend. They are some of ``BUDGETS``; the others take most of the
 time of a search."""
 QUICK_BUDGETS = (BUDGETS[0], BUDGETS[2])
-"""Budgets for finding a leading monomial, and for all queries at intermediate points of a search."""
+"""Budgets for finding the largest monomial of a quantity, and for all queries about exponents that a search tries only
+in between."""
 INITIAL_BUDGET = Budget(NEAR, max_nodes=25_000, max_total_nodes=75_000, max_doubts=64, bounds_inner_products=True)
 """Additional budget for sizes before training. Few monomials are left after a norm has removed a direction, so all of
 them are kept."""
@@ -41,7 +43,7 @@ WITNESS_BUDGETS = (
     Budget(Fraction(0), max_kernels=12, max_leaves=6, max_nodes=500, max_total_nodes=10_000),
     Budget(Fraction(0), max_kernels=8, max_leaves=8, max_nodes=4_000, max_total_nodes=40_000),
 )
-"""Budgets for a lower bound, for which the leading monomials suffice."""
+"""Budgets for finding a lower bound, for which the largest monomials of each signal suffice."""
 RESTRICTED_BUDGETS = (
     Budget(Fraction(1, 64), max_kernels=24, max_nodes=1_000, max_total_nodes=20_000, max_doubts=96),
     Budget(
@@ -69,7 +71,8 @@ DEMAND_WORK: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000
 """Pairs (work for the upper and the lower bound of one demand, work for those of all demands), tried in this order;
 None is no limit. Demands that remain undecided get the next, larger pair."""
 PROPOSAL_WORK = 200_000
-"""Work for showing that the layer-wise law meets all demands except those that remain undecided."""
+"""Work for showing that the powers that follow from the shapes of the tensors alone (the layer-wise law) meet all
+demands except those that remain undecided."""
 FIRST_DEMAND_WORK = 5_000
 """Work for one demand as long as some demands have not been examined at all."""
 NEXT_UPDATE_WORK = 5_000
@@ -79,4 +82,5 @@ INITIAL_SIZE_WORK = 20_000
 PIECE_WORK = 100_000
 """Work for computing the part of a sum over experts that is due to the change of one tensor."""
 STRUCTURES_WORK = 1_200_000
-"""Work for all structures (which tensors are tied or zero) together, if each is tried at the layer-wise law only."""
+"""Work for all structures (choices of tensors that start at zero or alike in all experts) together, if each is tried
+only with the powers that follow from the shapes of the tensors (the layer-wise law)."""

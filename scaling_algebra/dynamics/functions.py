@@ -228,8 +228,9 @@ class Entrywise:
         or t if the argument has changed by as much as its spread, so that the entries are selected anew.
 
         Raises:
-            BeyondPowerCounting: the argument changes by as much as its spread, but perhaps as a function of itself, so
-                that the selection stays; or it changes by a count of selected tokens that exceeds its initial spread.
+            BeyondPowerCounting: the argument changes by as much as its spread, but perhaps equal entries change alike,
+                so that their order, and the selection, may stay; or the argument contains a bias that counts selected
+                tokens, and changes by more than its initial spread.
         """
         if t == 0:
             return 0
@@ -248,8 +249,9 @@ class Entrywise:
         return t
 
     def _changes_apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
-        """Whether entries of the argument with the same initial value may change differently, so that a top-K selection
-        swaps some of them."""
+        """Whether entries of the function's argument with the same initial value may change differently, so that a
+        top-K selection replaces some of them by others.
+        """
         first, change = (self.read_argument(tr, s, which, t) for which in ("initial", "change"))
         return tr.algebra.varies_independently(change, first, s.over)
 
@@ -308,7 +310,9 @@ SOFTMAX = Softmax()
 
 
 class Centre:
-    """Rule of the function that subtracts the mean along an index. Law: it is linear, and its own transpose."""
+    """Rule of the function that subtracts the mean along an index. Law: the function is linear and symmetric, so it
+    also gives the change from the change of its argument, and the gradient at its argument from that at its output.
+    """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -332,9 +336,10 @@ whole slope 1 + y of a square. The slope of relu, silu or gelu has further terms
 
 
 def explain_saturation(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """Returns the reason why powers of n do not describe a function's output, if a bounded or steep function (tanh,
-    exp) has an argument that exceeds O(1); otherwise "". All that is known of a bounded function then is that its
-    values are bounded."""
+    """Returns the reason why powers of n do not describe the output of a bounded or steep function (such as tanh or
+    exp), if its argument exceeds O(1) after t updates; otherwise "". All that is known of a bounded function then is
+    that its values are bounded.
+    """
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.exponent(size) <= 0:
         return ""
@@ -360,7 +365,9 @@ def select_unbounded_change(tr: TrainingRun, s: Function, t: int) -> Signal:
 
 
 def mean_value(tr: TrainingRun, s: Function) -> Signal:
-    """Returns the constant part of a function's value: 1/n for a softmax over n entries, 1 for any other function."""
+    """Returns the constant term of the polynomial that represents a function: 1/n for a softmax over n entries, 1 (up
+    to a constant) for any other function.
+    """
     whole = tr.algebra.constant(tr.network.signals[s.out])
     return SOFTMAX.scale_to_value(tr, s, whole) if s.kind.kind == "softmax" else whole
 

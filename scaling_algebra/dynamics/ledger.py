@@ -25,7 +25,7 @@ class _Entry:
 
     Attributes:
         work: nodes visited to compute this result, without those for the results it needs.
-        notes: notes that were made during the computation.
+        notes: the assumptions and reasons that the computation recorded (``TrainingRun.note``).
         needs: keys of the results it needs.
         result: the result; None until the computation has finished.
         done: True if the computation has finished.
@@ -57,8 +57,9 @@ class Ledger:
 
     @contextmanager
     def question(self) -> Iterator[None]:
-        """Starts a new query in a context manager, with no work charged so far. A query inside another one is charged
-        separately."""
+        """Context manager for answering one query, that is, one request for the size of a quantity: at the start, no
+        work has been charged to it. The work of a query inside another query is charged to the inner one only.
+        """
         outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.budget.max_total_nodes, set(), 0, []
         try:
@@ -116,11 +117,11 @@ class Ledger:
             raise Exhausted
 
     def _count_needed_work(self, key: Hashable, error: Exhausted) -> int:
-        """Returns the work that a result had needed when its computation failed because the work limit was exceeded,
-        and records it in ``error``.
+        """Returns the work that the result ``key`` had needed when its computation failed because the work limit was
+        exceeded, and records it in ``error``.
 
-        This is the work of the result on which the computation failed (from ``error``) plus that of all other results
-        needed before.
+        If the limit was exceeded while another result was computed that this one needs, the work of that result is read
+        from ``error``; the work of all results needed before is added.
         """
         on, known, work = error.needed
         if on not in self._entries[key].needs:  # it failed in another query

@@ -1,7 +1,7 @@
 """Rules of norms under training: division by the root-mean-square of the argument along an index.
 
-A *multiple of x* in the change of the argument x, or of the output y in the gradient, is removed by the norm: ``h /
-|h|`` does not change if h is doubled.
+A norm y = x / |x| does not change if x is doubled. So it removes from a change of x the part that is a multiple of x,
+and from the gradient at y the part that is a multiple of y.
 Read next: ``functions.py`` (elementwise functions), ``rules.py`` (all kinds of statements), ``parts.py`` (restricted
 runs, which decide what a norm may cancel).
 """
@@ -30,10 +30,12 @@ from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 class Norm:
     """Rule of a norm, y = x / r with the root-mean-square r of x along an index. A LayerNorm subtracts the mean first.
 
-    Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
-    removed exactly, as long as the factor in dx exceeds -1 (otherwise y changes its sign). Let v be the rest. Then the
-    change is (v - x_0 <x_0 + x_t, v> / (n r_0 r)) / r_t with r = max(r_0, r_t), and the gradient is (v - y <y, v> / n)
-    / r_t, for n entries. Both are as large as v / r_t, but their common part with x may cancel in later products.
+    Law: to first order, the change of y is orthogonal to x, and so is the gradient at x. If the change dx contains a
+    multiple of x_0, or the gradient at y a multiple of y, this multiple has no effect, as long as the factor of x_0
+    exceeds -1 (otherwise y changes its sign). Let v be what is left of dx, or of the gradient at y, without this
+    multiple. Then the change of y is (v - x_0 <x_0 + x_t, v> / (n r_0 r)) / r_t with r = max(r_0, r_t), and the
+    gradient at x is (v - y <y, v> / n) / r_t, for n entries. Both are as large as v / r_t, but their terms may cancel
+    in later products.
     """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
@@ -80,10 +82,10 @@ class Norm:
         Args:
             tr: the training run.
             s: the norm.
-            rest: the signal, from which the part proportional to the leading monomial of the direction has been
+            rest: the signal, from which the part proportional to the largest monomial of ``direction`` has been
                 removed.
-            along: the projection of the signal on the direction (``_project_onto``).
-            direction: the direction.
+            along: the projection of the signal on ``direction`` (``_project_onto``).
+            direction: the signal whose multiples are to be removed, such as the norm's output.
         """
         left = (
             bound_remainder(tr.algebra, rest, direction) if tr.grows(s.over) else mark_doubtful(tr.algebra, rest, rest)
@@ -91,8 +93,9 @@ class Norm:
         return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
     def _project_onto(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
-        """Returns ``direction <a, b> / n``, where the inner product is over the n entries along the index of the norm.
-        With a = ``direction`` = y, the output of the norm, this is the projection of b on y."""
+        """Returns the signal ``direction`` times ``<a, b> / n``, where the inner product is over the n entries along
+        the index of the norm. If a and ``direction`` are both the norm's output y, this is the projection of b on y.
+        """
         indices = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, indices.replace(s.over, ""))
         if tr.algebra.budget.bounds_inner_products and not t and not any(map(tr.grows, inner.indices)):
@@ -105,10 +108,12 @@ class Direction(Entrywise):
     """Rule of a norm along an index that does not grow, whose output is combined with independent entries only
     (``acts_entrywise``).
 
-    Law: y = x / r is odd in finitely many entries of x and homogeneous of degree zero, and r is as random as these
-    entries. So y is (x + x^3 + ...) / r with generic coefficients. A change or a gradient loses its multiple of x: a
-    share of what is independent of x, and possibly all of what is a multiple of x. Fails: if y is multiplied by y along
-    that index, or by what a tensor learned from y. Then the rule for a growing index is used, which certifies less.
+    Law: y = x / r, where r is the root-mean-square of finitely many entries of x and as random as they are. Since y is
+    odd in x and does not change if x is doubled, it is represented by (x + x^3 + ...) / r with generic coefficients.
+    A norm removes from a change or a gradient the part that is a multiple of x. If the change is independent of x, a
+    share of it is left, so its size stays; if it is a multiple of x, possibly nothing is left. Fails: if y is
+    multiplied by y along that index, or by what a tensor learned from y. Then the rule for a growing index (``Norm``)
+    is used, which certifies less.
     """
 
     def read_argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -142,12 +147,13 @@ DIRECTION = Direction()
 
 def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
     """Whether a norm y of x can be represented by an elementwise polynomial of x. It can if its index does not grow,
-    and y is combined with independent entries only.
+    and wherever y is summed over this index, it is multiplied only by signals that are independent of it.
 
-    Law: the entries of y obey one identity, a constant sum of y^2. Let x be the output of one tensor, possibly times
-    constants. A sum over the index does not contain this identity if its terms are products of y with signals that do
-    not depend on this tensor; or one function of y, alone or times signals that depend on other tensors, or times
-    itself if it is nonlinear. A sum with |y| = relu(y) + relu(-y) does contain it.
+    Law: the entries of y obey one identity that an elementwise polynomial does not: the sum of y^2 is constant. So no
+    sum over the index may contain the sum of y^2. Let x be the output of one tensor, possibly times constants. A sum is
+    allowed if each term is (1) y times signals that do not depend on this tensor, or (2) one function of y, alone or
+    times signals that depend on other tensors, or times itself if it is nonlinear. Not allowed are, for example, sums
+    with |y| = relu(y) + relu(-y).
     """
     role = _find_source_tensor(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
@@ -157,12 +163,12 @@ def acts_entrywise(tr: TrainingRun, s: Function) -> bool:
 
 def _find_removed_steps(tr: TrainingRun, s: Function) -> Iterator[str]:
     """Yields the tensors whose updates change the gradient at the output y of a norm by nothing but a multiple of y.
-    The norm removes this multiple, so as long as y is unchanged, these updates have no effect on the gradient below the
-    norm.
+    The norm removes this multiple, so as long as y is unchanged, these updates have no effect on the gradient at the
+    norm's argument.
 
-    Law: if a tensor is used once, in a sum over the norm's index of itself times y and nothing else, its gradient is g
-    y, so that its contribution to the gradient at y is a multiple of y. The same holds for steps that normalise a whole
-    matrix, g' y, but not for signs, which are not a multiple of y.
+    Law: let a tensor W be used once, as ``W y`` summed over the norm's index, with no other factor. Then its update is
+    a multiple of g y^T (g is the gradient at ``W y``), and changes the gradient W^T g at y by a multiple of y. This
+    also holds for an optimizer that normalises the whole matrix, but not for one that normalises each entry (signs).
     """
     for c, k in tr.network.consumers(s.out):
         if not (isinstance(c, Product) and c.tensor and len(c.factors) == len(tr.network.uses(c.tensor.name)) == 1):
@@ -248,9 +254,9 @@ def _meets_independent_only(network: Network, signal: str, at: int, role: str, a
     Args:
         network: the network.
         signal: the output of the norm, or a signal computed from it.
-        at: position of the norm's index in the signal.
-        role: the tensor.
-        alone: True if the signal is a single function of the norm's output; such a signal may also be summed without
+        at: position of the norm's index among the indices of ``signal``.
+        role: the tensor that computes the norm's argument.
+        alone: True if ``signal`` is a single function of the norm's output; such a signal may also be summed without
             other factors.
     """
     made = find_tensors(network, signal)

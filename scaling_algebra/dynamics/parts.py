@@ -1,10 +1,11 @@
 """Restricted runs: few tensors train and residual branches are zero. A size found there is a lower bound for the full
 run.
 
-Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, and
-analytic where no divisor vanishes. If it is nonzero where some of these constants are zero, it is nonzero for generic
-constants. So a monomial found in a restricted run that divides by the same sizes is a witness for the full run. Where
-norms remove a direction, a restricted run has few other monomials that could cancel it.
+Law: each learning rate and init std is a power of n times a constant. The coefficient of the largest power of n in a
+quantity is a function of these constants, and analytic where no number by which norms or optimizer steps divide is
+zero. If it is nonzero where some of these constants are zero, it is nonzero for generic constants. So a monomial found
+in a restricted run whose divisors have the same sizes as in the full run is a lower bound there. A restricted run has
+few monomials, so few of them could cancel, even where norms remove the part of a signal along a direction.
 Terms of this module: a *restricted point* is a point of the scaling at which most tensors are frozen or zero; a
 *branch* is a term added to its own input, such as ``f(h)`` in ``h + f(h)``.
 """
@@ -117,8 +118,9 @@ def find_branches(network: Network) -> tuple[Branch, ...]:
 
 @lru_cache(maxsize=64)
 def _find_logit_branches(network: Network) -> tuple[Branch, ...]:
-    """Returns, for each softmax, the computation of its logits, as a part of the network that may be set to zero. It
-    contains the signals that are used for nothing but these logits."""
+    """Returns, for each softmax, the part of the network that computes its argument (the logits), as a branch that a
+    restricted run may set to zero. It contains the signals that are used for nothing else.
+    """
     logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (last := find_last_tensors(network, s.source.name)):

@@ -100,9 +100,9 @@ class Products:
         """Returns the product of tensors and signals in one term of an equation, where each tensor is replaced by its
         initial value or by the sum of its updates, as ``modes`` says.
 
-        An update is a product of a gradient and inputs. In the forward pass the inputs are multiplied first with the
-        signal that the tensor acts on, in the backward pass the gradient with the gradient from above. These inner
-        products get a label for explanations.
+        An update is a product of a gradient and inputs. In the forward pass the inputs are first multiplied with the
+        signal to which the tensor is applied; in the backward pass the gradient is first multiplied with the gradient
+        from above. Each of these inner products gets a name that explanations show.
 
         Args:
             term: the term.
@@ -202,8 +202,8 @@ class Products:
         )
 
     def expand_entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
-        """Returns signals whose sizes can be multiplied to give the size of an entry of a tensor, which is a product of
-        ``factors``.
+        """Returns signals whose sizes, multiplied, give the size of an entry of a product: the product of
+        ``factors``, with the indices of the tensor ``role``.
 
         These are the factors themselves if each entry is a product of one entry of each factor: rms(u_i v_j) = rms(u)
         rms(v). If an index is summed, or two indices of a factor have the same axis, the product is computed, and
@@ -229,7 +229,8 @@ class Products:
         return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 
     def _repeats_axis(self, s: Signal) -> bool:
-        """Whether two indices of a signal run along the same axis; then the entries on its diagonal may be larger than
-        the others."""
+        """Whether two indices of a signal run along the same axis; then entries at which both are equal (the
+        diagonal) may be larger than the others.
+        """
         axes = [self.network.indices[c] for c in s.indices]
         return len(set(axes)) < len(axes)

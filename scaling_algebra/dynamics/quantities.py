@@ -52,8 +52,8 @@ class Run(Protocol):
         """Returns a signal after t updates minus its initial value."""
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
-        """Returns a part of a product such as ``W x``, computed with the initial values of its gates: ``mode`` chooses
-        W_0 or dW, and ``which`` chooses x_0, dx or x_t.
+        """Returns a part of a product such as ``W x``: ``mode`` chooses W_0 or dW, and ``which`` chooses x_0, dx or
+        x_t. Gates of the product (signals that weight the others, such as routing weights) have their initial values.
 
         Args:
             statement: the product.
@@ -200,8 +200,9 @@ def list_parts(network: Network, statement: Statement) -> dict[str, tuple[str, R
     evaluates it).
 
     A product with tensors has the parts ``init``, ``propagating``, ``effective`` and ``cross``: for ``h2 = W2 h1`` they
-    are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. If it has trained gates, ``regated`` is the part due to their change.
-    A function of such a product has the parts of its argument.
+    are W2_0 h1_0, W2_0 dh1, dW2 h1_0 and dW2 dh1. If it has gates that train (signals that weight the others, such as
+    routing weights), ``regated`` is the part due to the change of the gates. A function of such a product has the parts
+    of its argument.
     """
     x = statement.out
     initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
@@ -453,8 +454,8 @@ def _write_piece(network: Network, e: ExpertSum, changing: str) -> str:
     """Returns the formula of the change of a sum over experts if only ``changing`` changes, such as ``M^-a sum_i phi_i
     W3_0 dW2_t h1_0``. If ``changing`` is "", it is that of the initial value.
 
-    Products of one tensor and one signal are written out. If the piece is computed in another way, the formula ends
-    with the name of what changes: ``h2 by dG_t`` is the change of h2 due to that of G.
+    Going back from the sum, products of one tensor and one signal are written out. If another kind of statement comes
+    before ``changing`` is reached, the formula ends there: ``h2 by dG_t`` is the change of h2 due to that of G.
     """
     indices = summed_expert_indices(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{indices}", *(f"{x}_{indices}" for x in e.weights)], e.source, ""
@@ -486,7 +487,7 @@ def _make_gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mappi
 
     Args:
         network: the network.
-        adjoint: the signal, and the path if only gradients on one path count.
+        adjoint: says at which signal the gradient is taken, and through which other signal if only one path counts.
         suffix: name of the part of the gradient; "" for the whole gradient.
         modes: tensors of which only the initial value or only the update is used; empty for the whole gradient.
     """

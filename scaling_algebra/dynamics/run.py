@@ -40,15 +40,16 @@ MODES: tuple[Mode, ...] = ("init", "update")
 
 
 class BeyondPowerCounting(Exception):
-    """Raised when the size of a quantity cannot be found by counting powers of n, such as behind a saturated gate or
-    for a difference that may cancel. The message is the reason."""
+    """Raised when the size of a quantity cannot be found by counting powers of n, such as that of the output of a
+    saturated function, or of a difference that may cancel. The message is the reason.
+    """
 
 
 def name_unknowns(network: Network) -> tuple[str, ...]:
     """Returns the names of the unknown exponents: ``("b.input", ..., "c.input", ..., "alpha")``.
 
-    These are b (init std) of every tensor, c (learning rate) and d (epsilon) of every trained tensor, and the free
-    multipliers.
+    These are b (init std) of every tensor, c (learning rate) and d (epsilon) of every trained tensor, and the
+    multipliers whose exponents must be derived.
     """
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
@@ -168,8 +169,8 @@ class TrainingRun:
         return self.algebra.rename_indices(whole, self.network.signals[factor.name], factor.indices)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        """Returns a part of a product such as ``W x``, computed with the initial values of its gates: ``mode`` chooses
-        W_0 or dW, and ``which`` chooses x_0, dx or x_t.
+        """Returns a part of a product such as ``W x``: ``mode`` chooses W_0 or dW, and ``which`` chooses x_0, dx or
+        x_t. Gates of the product (signals that weight the others, such as routing weights) have their initial values.
 
         Law: a product of changes is a sum over its factors, where one factor is replaced by its change, those before it
         have their present values and those after it their initial values.

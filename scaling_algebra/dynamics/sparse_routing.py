@@ -3,9 +3,9 @@
 Model: a step averages over many tokens (more than any relevant power of n), each of which is routed to K of M experts
 at random, independently of the weights. So the update of an expert is an average over its share K/M of the batch. Sums
 over experts inside an update run over all M experts with weight K/M, while the forward pass of a token has its own K
-experts only. With K = M both are the network itself. The model is exact unless the output of a sum over active experts
-enters a function, or a product of two such signals, because the mean over tokens of such a product is not the product
-of the means. Gates may be functions.
+experts only. With K = M, batch and token have the same network, the original one. The model is exact unless the output
+of a sum over active experts is the argument of a function, or two such outputs are multiplied: the mean of the result
+over tokens is not the function, or the product, of the means. Functions that compute routing weights are covered.
 A top-K selection over experts is the routing. A softmax with a selection is normalised over the active experts, any
 other over all.
 """
@@ -201,8 +201,9 @@ class RoutedTrajectory(Trajectory):
     """A training run of the signals of one token, which has K of M experts. Updates are averaged over a batch of tokens
     with different experts.
 
-    ``_batch`` is the training run of the batch, in which all experts are active, ``_among`` maps each index of the
-    active experts to that of all experts, and ``_whole`` are the softmaxes that are normalised over all experts.
+    ``_batch`` is the training run of the batch, in which all experts are active. ``_among`` maps each index that runs
+    over the active experts to the index over all experts that it replaces. ``_whole`` has the outputs of those
+    softmaxes that are normalised over all experts instead of the active ones.
     """
 
     def __post_init__(self) -> None:
@@ -269,7 +270,7 @@ class _TokenSteps(TensorSteps):
     Args:
         run: the training run of the token.
         batch: the optimizer steps of the batch.
-        seen: restricts a signal over all experts to those of the token.
+        seen: a function that takes from a signal with entries for all experts those of the token's own experts.
     """
 
     def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:

@@ -55,12 +55,11 @@ def sign_factors(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors
     replaced by simpler signals of the same sign.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and positive factors do not change a sign, so they are replaced by their
-    means. The sign of a sum is known only if one product leads.
+    means. The sign of a sum of products is known only if one of them is larger than all others.
 
     Raises:
-        BeyondPowerCounting: several products are as large as the sum, or a smaller one decides the sign of some
-            entries.
-        Exhausted: it is not certified which product leads.
+        BeyondPowerCounting: several products are equally large, or a smaller one decides the sign of some entries.
+        Exhausted: it is not certified which product is the largest.
     """
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     leading = there[_find_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
@@ -182,17 +181,19 @@ def _check_zeros(name: str, zeros: frozenset[str], others: Sequence[frozenset[st
 
 
 def _allow_memory(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
-    """Returns a factor of an optimizer step, rescaled to the size of ``whole``. If the optimizer averages over steps,
-    an unknown term of the same size is added to it.
+    """Returns the factor ``s`` of an optimizer step, rescaled to the size that it had before its positive factors were
+    replaced by their means (``whole``). If the optimizer averages gradients over several steps, an unknown term of the
+    same size is added.
 
-    The average contains the positive factors of other steps, which may differ from those of this step by as much as
-    their size.
+    This is because the average contains the positive factors of other steps, which may differ from those of this step
+    by as much as their size.
 
     Args:
         tr: the training run.
         role: the parameter.
-        s: the factor after its own positive factors were replaced by their means.
-        whole: the factor before that.
+        s: the factor after those signals of which it is a product, and which are positive, were replaced by their
+            means.
+        whole: the same factor before this replacement.
         t: number of updates.
     """
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
@@ -285,8 +286,8 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
     """Marks a signal as one whose sign an optimizer step uses. If the network has nonlinear functions, only upper
     bounds are kept on all monomials but the largest.
 
-    Law: the square of a sign is 1. So a function of a sign contains no product of two of its parts, and in networks
-    with functions only one part is known.
+    Law: the square of a sign is 1, whereas a function of the sum of its monomials would contain products of two
+    monomials that a function of the sign does not contain. With one monomial there is no such product.
     """
     s = s.replace(may_be_signs=True)
     if not s.indices or not tr.network.live or len(s.terms) < 2:
@@ -297,18 +298,18 @@ def _mark_sign(tr: TrainingRun, s: Signal) -> Signal:
 
 
 def expand_entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
-    """Returns an optimizer step that normalises each entry of a gradient, such as that of Adam, as a sum of products.
+    """Returns the step of an optimizer that normalises each entry of a gradient, such as Adam, as a sum of products.
     Each product is a pair (scalar factors, signals).
 
-    Law: a step is g / (v + epsilon), where v is as large as g and a function of its sign. So it is linear in g, plus a
-    nonlinear part F(g) with a generic odd function F, which is smaller by the factor v / epsilon.
+    Law: a step is g / (v + epsilon), where v has the size of g. So it is a multiple of g, plus a nonlinear part F(g)
+    with a generic odd function F. The nonlinear part is smaller than g by the factor v / epsilon if epsilon exceeds v.
 
     Args:
         tr: the training run.
-        factors: the factors of the gradient g.
+        factors: the factors of the gradient g, which is their product.
         names: names of the factors in explanations.
-        share: size of v / epsilon as an exponent of n packed into an integer, at most 0.
-        again: True if an earlier step had an equally large nonlinear part.
+        share: size of v / epsilon as an exponent of n packed into an integer; 0 if v exceeds epsilon.
+        again: True if the nonlinear part of an earlier step of this tensor was as large as that of this one.
     """
     odds = (tr.compute_once(("odd", again), s, partial(make_odd_function, tr, s, again)) for s in factors)
     bent = tuple(_add_sign_part(tr, y, s, name) for y, s, name in zip(odds, factors, names, strict=True))
@@ -326,15 +327,17 @@ def expand_cross_terms(tr: TrainingRun, role: str, gradients: Sequence[Factors],
     network uses several times: those that combine gradients of different uses. The products of a single use are those
     of ``expand_entrywise``.
 
-    Law: F(u v + x y + ...) with a generic odd F contains each product of an odd number of uses, elementwise. If sizes
-    are unknown, or there are many monomials, the result is a bound: F(g) is no larger than g.
+    Law: let g = u v + x y + ... be the gradient, with one product for each use. F(g) with a generic odd F contains the
+    elementwise product of any odd number of these products. If sizes are unknown, or there are many monomials, the
+    result is only an upper bound, since F(g) is no larger than g.
 
     Args:
         tr: the training run.
         role: the parameter.
-        gradients: factors of the gradient for each use.
+        gradients: for each use, the factors whose product is the gradient due to this use.
         share: size of v / epsilon (see ``expand_entrywise``).
-        again: True if an earlier step had an equally large nonlinear part.
+        again: True if the nonlinear part of an earlier step of this tensor was as large as that of this one; then no
+            further products are needed.
     """
     indices = tr.algebra.drop_fixed(tr.network.tensors[role].indices)
     there, most = [x for x in gradients if not vanishes(x)], list_odd_powers(tr, indices)[-1]
@@ -381,14 +384,15 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
     """Returns x + x^3 + ... with unknown (generic) coefficients for a signal x, elementwise: it stands for any odd
     function, such as the sign. Returns x itself if only the linear part matters.
 
-    Law: terms of x that sum to zero do so no longer in F(x) = x + x^3 + .... Powers above the first matter in products
-    of as many signals, if x has two or more monomials. If x is not symmetric, these powers have a mean, which appears
-    in every sum. Whatever is dropped is no larger than x, since |F(x)| <= C |x|.
+    Law: where the monomials of x cancel in a sum, those of F(x) = x + x^3 + ... need not. If x has two or more
+    monomials, the power x^p matters where the network multiplies at least p signals. If the distribution of x is not
+    symmetric, x^p has a nonzero mean, which appears in every sum. Whatever is dropped is no larger than x, since
+    |F(x)| <= C |x|.
 
     Args:
         tr: the training run.
         s: the signal x, a factor of a gradient.
-        again: True if an earlier step had an equally large nonlinear part.
+        again: True if the nonlinear part of an earlier step was as large; then x itself stands for F(x).
     """
     whole = tr.algebra.forget_centred(s)
     size, most = tr.algebra.rms(s), list_odd_powers(tr, s.indices)[-1] if len(s.terms) > 1 and not again else 1
@@ -416,11 +420,12 @@ def make_odd_function(tr: TrainingRun, s: Signal, again: bool = False) -> Signal
 
 
 def _find_even_number(tr: TrainingRun, s: Signal) -> int:
-    """Returns the smallest odd number of monomials of a signal (repetitions allowed) whose product is even in every
-    tensor; 0 if there is none. For the monomials {U, V, U V} it is 3: the product U V (U V) is even. So many factors of
-    the signal may have a product with a nonzero mean.
+    """Returns the smallest of the odd powers 3, 5, ... of a signal that may have a nonzero mean; 0 if none may.
 
-    If there is none, some change of signs of the tensors changes the sign of the signal, which is therefore symmetric.
+    Law: such a power contains a product of as many of the signal's monomials (repetitions allowed) that is even in
+    every initial tensor. For the monomials {U, V, U V} the result is 3, since U V (U V) is even. If there is no such
+    product, the signal changes its sign if certain tensors do, so its distribution is symmetric.
+
     The result is 0 also if the signal is no larger than its mean and its squares, or if its nonlinear part is only a
     bound, since functions of it are no larger either.
     """
@@ -444,8 +449,9 @@ def _find_even_number(tr: TrainingRun, s: Signal) -> int:
 
 
 def _spans_one(vectors: Iterable[int]) -> bool:
-    """Whether the number 1 is the exclusive or (``^``) of some of the given integers. If these are ``2 x + 1``, this
-    tests whether an odd number of the x has the exclusive or 0."""
+    """Whether the number 1 is the exclusive or (``^``) of some of the given integers. If these are ``2 x + 1``, the
+    answer tells whether some odd number of the integers x has the exclusive or 0.
+    """
     basis: list[int] = []
 
     def reduce_modulo_basis(x: int) -> int:
@@ -463,10 +469,10 @@ def _add_sign_part(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Sign
     """Returns a factor of a normalised optimizer step. If the network has norms, an independent Gaussian is added for
     the nonlinear part of the factor's sign.
 
-    Law: sign(u) is a multiple of u plus higher Hermite parts, which are uncorrelated with everything linear in u. If a
-    norm removes the direction of u, these parts are what remains; otherwise they are no larger than the linear part. If
-    the largest part of u is a single number, the sign is that of the number, and only an upper bound on the effect of
-    the smaller parts is known.
+    Law: sign(u) is a multiple of u plus a nonlinear part (its higher Hermite polynomials), which is uncorrelated with
+    everything linear in u. If a norm removes the multiple of u, the nonlinear part is what remains; otherwise it is no
+    larger than the multiple of u. If the largest part of u is the same number for all entries, the sign is that of the
+    number, and only an upper bound on the effect of the smaller parts is known.
 
     Args:
         tr: the training run.
@@ -493,17 +499,24 @@ def _varies(tr: TrainingRun, s: Signal, k: int) -> bool:
 
 
 def scale_singular_values(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
-    """Returns, for each use of a tensor, the factor by which orthogonalising the whole gradient enlarges the gradient
-    of this use, relative to the largest one; None if the gradient of the use is exactly zero.
+    """Returns, for each use of a tensor, the factor by which orthogonalising the whole gradient enlarges the part of
+    the gradient due to this use, compared with the part of the use whose gradient is largest; None if the part is
+    exactly zero.
 
-    Law: rank-one matrices with asymptotically orthogonal factors are singular directions, and each is scaled to
-    singular value one. Those that share a factor add up to one rank-one matrix. A fixed number of Newton-Schulz steps
-    does this for directions of equal size: one that is smaller by a power of n stays smaller, whereas an inverse root
-    scales it to one as well.
+    Law: the parts are rank-one matrices. If their factors are asymptotically orthogonal, each part has its own singular
+    directions, and its singular value is set to one. Parts that share a factor add up to one rank-one matrix. An
+    optimizer that orthogonalises by a fixed number of Newton-Schulz steps (Muon) does this only for parts of equal
+    size: one that is smaller by a power of n stays smaller. One that multiplies by an inverse root (Shampoo) sets the
+    smaller singular values to one as well.
+
+    Args:
+        tr: the training run.
+        role: the tensor.
+        gradients: for each use, the factors whose product is the part of the gradient due to this use.
 
     Raises:
-        BeyondPowerCounting: the gradient has growing rank or overlapping directions; or Newton-Schulz steps are applied
-            to directions of different size; or only a smaller part of the gradient differs between tokens.
+        BeyondPowerCounting: the gradient has growing rank, or parts that are not orthogonal; or Newton-Schulz steps are
+            applied to parts of different size; or only smaller terms of the gradient differ between tokens.
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
@@ -553,10 +566,11 @@ def _find_summed_index(tr: TrainingRun, role: str, k: int) -> str:
 
 
 def _has_one_direction(tr: TrainingRun, s: Signal) -> bool:
-    """Tests whether the largest monomials of a factor are the same vector for all tokens, although smaller monomials
-    are not.
+    """Tests whether the largest monomials of a factor of a gradient are the same vector for all tokens, although
+    smaller monomials are not.
 
-    Law: a monomial differs between tokens if it has a tensor with an index of fixed length, by which it acts on data.
+    Law: a monomial differs between tokens if it contains an initial tensor with an index of fixed length, since such a
+    tensor is applied to the data.
     """
     leading = tr.algebra.find_leading(s)
     if not s.indices or not leading or (len(s.terms) == len(leading) and s.tail_bound is None):
@@ -571,8 +585,9 @@ def add_raised_directions(tr: TrainingRun, factors: Factors) -> Factors:
     by inverse roots of sums over steps (Shampoo). In a network without norms or softmax the factors are returned
     unchanged.
 
-    Law: (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4) enlarges the directions in which the gradients of several steps differ,
-    the smaller ones more, up to the size of the largest. They matter if a norm removes the largest direction.
+    Law: the step (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4), with sums over the gradients G of several steps, enlarges the
+    singular directions in which these gradients differ: the smaller the singular value, the more, up to the size of the
+    largest. These directions matter if a norm removes the largest one.
     """
     if not any(f.kind.mixes for f in tr.network.functions):
         return factors
@@ -592,8 +607,9 @@ def _share_factor(a: Factors, b: Factors) -> bool:
 
 
 def _undo_relabelling(s: Signal) -> Signal:
-    """Returns the original of a signal that was obtained by renaming indices; the signal itself if it was not. So two
-    signals can be recognised as the same."""
+    """Returns the signal from which a signal was obtained by renaming indices, or the signal itself if its indices were
+    not renamed. Two signals are the same up to the names of their indices if the results are the same object.
+    """
     while s.origin is not None and s.origin.rule == "relabelled":
         (s,) = s.origin.operands
     return s

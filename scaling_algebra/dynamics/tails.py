@@ -1,10 +1,11 @@
-"""How heavy the tails of a signal's distribution are: a bound on the degree of the polynomial in Gaussians that
-represents an entry.
+"""How heavy the tails of a signal's distribution are: each entry is represented by a polynomial in Gaussian variables,
+and a bound on its degree is the measure.
 
 ``W x`` with an initial tensor W has degree 1, a product of two such signals degree 2. Sums over an index that grows are
 Gaussian. Bounded functions have no tails, and no function but exp grows faster than its argument or has an unbounded
-slope. If x has degree one, exp(x) has all moments; if x has a higher degree, exp(x) has none for generic constants. A
-factor that does not vary along a summed index keeps its degree: v_i in sum_a U_ba u_a v_i.
+slope. If x has degree one, exp(x) has all moments; if x has a higher degree, exp(x) has none for generic constants. If
+a product is summed over an index, a factor that does not vary along this index keeps its degree, as v_i does in
+sum_a U_ba u_a v_i.
 Read next: ``functions.py`` (uses it for the argument of exp, and of a softmax along an index that grows).
 """
 
@@ -29,8 +30,8 @@ PLAIN: Monomials = frozenset({Monomial()})
 
 
 class Tails:
-    """Finds how heavy the tails of each signal of a training run are. The measure is the *degree*: that of the
-    polynomial in Gaussians that represents an entry of the signal.
+    """Finds how heavy the tails of each signal of a training run are. The measure is the *degree*: an entry of the
+    signal is represented by a polynomial of this degree in Gaussian variables.
 
     Args:
         network: the network.
@@ -44,14 +45,15 @@ class Tails:
 
     def initial_degree(self, signal: str) -> int:
         """Returns the degree of a signal before training, as a polynomial in Gaussians: 1 for ``W x``, 2 for a product
-        of two such signals, ``STEEP`` for exp."""
+        of two such signals, and the large number ``STEEP`` for exp, whose tails no polynomial describes.
+        """
         return _find_degree(self._compute_once("initial", signal, 0, self._initial))
 
     def change_degree(self, signal: str, t: int) -> int:
         """Returns the degree of the change of a signal after t updates, as a polynomial in Gaussians.
 
-        Law: if nothing bounds a step, a change is a multiple of the gradient, and a square that is summed over an index
-        that grows is replaced by its mean.
+        Law: unless the optimizer normalises each entry of its steps, the change of ``W x`` contains the gradient times
+        x^T x. If the sum x^T x runs over an index that grows, it is replaced by its mean and adds no degree.
         """
         return _find_degree(self._compute_once("change", signal, t, self._change))
 
@@ -124,12 +126,13 @@ class Tails:
         return paths
 
     def _find_tied_part(self, s: Product, degree: Callable[[str], int]) -> Monomials:
-        """Returns an additional term for a product ``W x`` in which x itself depends on the tensor W, as in W W^T W h:
-        the product then contains a multiple of h, with the degree of h. Returns no terms if x does not depend on W.
+        """Returns an additional term for a product ``W x`` in which x itself depends on the tensor W, as in W W^T W h.
+        The product then contains a multiple of an earlier signal such as h, so the term has the largest degree of all
+        signals from which x is computed. Returns no terms if x does not depend on W.
 
         Args:
             s: the product.
-            degree: returns the degree of a signal.
+            degree: returns the degree of a signal, given its name.
         """
         if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
@@ -149,7 +152,8 @@ class Tails:
             s: the statement.
             out: indices of the result.
             operands: the terms of each factor.
-            t: the degree with which the tensor counts (in a change, the number of updates), at most 2.
+            t: the degree of the tensor's entries, at most 2: 1 for the initial tensor, and in a change the number of
+                updates.
         """
         tensor = [self._make_monomial(s.tensor.indices, min(t, 2))] if s.tensor else []
         return frozenset(self._sum_indices(_multiply_monomials(x), out) for x in product(*operands, *tensor))
@@ -163,8 +167,8 @@ class Tails:
 
     def _classify_function(self, s: Statement) -> Monomials | None:
         """Returns the terms of a statement's output if they do not depend on the degree of its inputs: noise is
-        Gaussian, bounded functions are constants, steep functions (exp, softmax) have the degree ``STEEP``. Returns
-        None for any other statement."""
+        Gaussian, bounded functions are constants, steep functions (exp, and softmax along an index that grows) have the
+        degree ``STEEP``. Returns None for any other statement."""
         if not isinstance(s, Function):
             return None
         indices = self._network.signals[s.out]

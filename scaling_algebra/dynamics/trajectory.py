@@ -110,7 +110,8 @@ class Trajectory(TrainingRun):
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
         """Returns the gradient of an auxiliary loss at a signal after t updates, divided by the size of the gradient of
-        the network's output at this signal. This size is the largest that it has at any of the first steps.
+        the network's output at this signal. For the latter, the largest size that it has at any of the steps up to t
+        (at least ``HORIZON`` steps) is used.
 
         Raises:
             Exhausted: the size of the output's gradient is not certified.

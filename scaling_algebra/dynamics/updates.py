@@ -56,11 +56,11 @@ class TensorSteps:
         """Returns the increments of a step unchanged, after checking that projecting the weights back to a given norm
         changes no exponent.
 
-        Law: the projection multiplies a row, a column or the matrix by (norm before) / (norm after the step). This
-        factor is Theta(1) if the step is no larger than the weights in the constrained norm. The spectral norm of a
-        step of rank one equals its Frobenius norm; that of random weights is smaller by the root of their shorter side.
-        The norm of a row with many entries is given by its mean square; the norm of one with few entries follows its
-        own gradient.
+        Law: the projection multiplies each row, each column or the whole matrix by (norm before) / (norm after the
+        step). This factor is Theta(1) if, in the norm that is kept, the step is no larger than the weights. For the
+        spectral norm: that of a step of rank one equals its Frobenius norm, whereas that of random weights is smaller
+        than theirs by the root of the shorter side. The norm of a row with many entries is given by their mean square;
+        that of a row with few entries depends on the gradients of these entries, and is not covered.
 
         Args:
             role: the parameter.
@@ -68,7 +68,7 @@ class TensorSteps:
 
         Raises:
             BeyondPowerCounting: the step is larger than the weights, so the projection shrinks them by a power of n; or
-                the constrained norms are those of few entries.
+                each of the norms that are kept is that of few entries.
         """
         rule, b = self.optimizer.of(role), self.point.b[role]
         if not increments or b is None or rule.relative or not rule.constrains(self.network, role):
@@ -224,8 +224,9 @@ class TensorSteps:
         """Returns how large the nonlinear part of an optimizer step is (a step that normalises each entry is a
         nonlinear function of the gradient), and whether it was as large in an earlier step.
 
-        The first is the largest size, over all steps so far, of the gradient divided by its normaliser, as an exponent
-        of n packed into an integer: 0 if epsilon does not matter, negative if epsilon exceeds the gradient.
+        The first result is the size of the gradient divided by its normaliser, at that step so far at which it is
+        largest, as an exponent of n packed into an integer: 0 if the gradient is at least as large as epsilon, negative
+        if epsilon exceeds it. The second is True if an earlier step has this largest size.
 
         Args:
             role: the parameter.
@@ -253,8 +254,8 @@ class TensorSteps:
 class DecayingSteps(TensorSteps):
     """Optimizer steps that include the decay of initial values by decoupled weight decay.
 
-    Law: W_t = (1 - lr decay)^t W_0 + updates with lr decay = Theta(1), so W_t - W_0 contains a Theta(1) multiple of
-    W_0. A frozen tensor is not in the optimizer and does not decay.
+    Law: W_t = (1 - lr * decay)^t W_0 + updates, where the product lr * decay is Theta(1). So W_t - W_0 contains a
+    Theta(1) multiple of W_0. A frozen tensor is not in the optimizer and does not decay.
     """
 
     def increments(self, role: str, t: int) -> list[Increment]:

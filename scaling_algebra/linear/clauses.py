@@ -26,8 +26,8 @@ class Clause:
     """A disjunction of linear inequalities, at least one of which must hold.
 
     Attributes:
-        label: name of the desideratum that requires it.
-        atoms: the inequalities.
+        label: name of the demand that requires it.
+        atoms: the inequalities of which at least one must hold.
         because: what it says about the network in words, such as ``h at t=1 is O(1)``.
     """
 
@@ -41,15 +41,15 @@ class Undecided(Exception):
 
 
 class ClauseSolver:
-    """Finds rational values of unknowns that satisfy clauses. Each clause has a label; the clauses of some labels can
-    be left out of a question.
+    """Finds rational values of unknowns that satisfy clauses. Each clause has the name of a demand as its label, so
+    that one can ask about the clauses of some demands only (``possible``).
 
     It uses a z3 context of its own, so that other solvers in the process cannot change its answers.
 
     Args:
         clauses: clauses to begin with.
-        unit: the largest rate of the ray. z3 measures exponents in this unit, so that a ray times a constant gets the
-            same answers.
+        unit: the largest of the rates at which the axes grow. z3 gets all exponents divided by it, so that a ray
+            times a constant gets the same answers.
     """
 
     def __init__(self, clauses: Iterable[Clause] = (), unit: Fraction = Fraction(1)) -> None:
@@ -80,10 +80,10 @@ class ClauseSolver:
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
     def can_hold(self, clauses: Iterable[Clause]) -> bool | None:
-        """Returns whether clauses that may contain products of unknowns (``p*x``) can be satisfied; None if z3 does not
-        decide it within the resource limit ``STEPS``.
+        """Returns whether the given clauses, without any others, can be satisfied together. They may contain products
+        of unknowns (``p*x``). Returns None if z3 does not decide it within the resource limit ``STEPS``.
 
-        Each call gets a new solver without labels for the clauses, since with labels z3 exceeds its resource limit.
+        Each call gets a new z3 solver that ignores the labels of the clauses, since with labels z3 exceeds its limit.
         """
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", STEPS)
@@ -92,7 +92,8 @@ class ClauseSolver:
         return None if answer == self._z3.unknown else bool(answer == self._z3.sat)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
-        """Returns the smallest value of an unknown that satisfies the clauses; None if they cannot be satisfied.
+        """Returns the smallest value that the unknown ``name`` can have if the given clauses, and no others, hold;
+        None if they cannot be satisfied.
 
         Raises:
             Undecided: z3 gives up, or the unknown has no lower bound.
@@ -136,8 +137,9 @@ class ClauseSolver:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def _model(self, *assumed: Any) -> Any:
-        """Returns a z3 model (values of the unknowns) that satisfies the clauses whose label variables are in
-        ``assumed``, with as many values as possible rounded to simple fractions; None if there is no model.
+        """Returns a z3 model (values of the unknowns), with as many values as possible rounded to simple fractions;
+        None if there is no model. Each clause counts only if the z3 variable that stands for its label is in
+        ``assumed``.
 
         Raises:
             Undecided: z3 gives up.

@@ -58,8 +58,9 @@ class Cone:
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
-        """Yields rays in the interior of the cone, on which every rate is positive and every inequality among ``sides``
-        is strict; none if there is no such ray. Equations among ``sides`` need not be strict."""
+        """Yields several rays in the interior of the cone, on which every rate is positive and every inequality among
+        ``sides`` holds strictly; none if there is no such ray. Equations among ``sides`` hold on these rays, too.
+        """
         for weights in _WEIGHTS if self.rays else ():
             pairs = zip((weights[k % len(weights)] for k in range(len(self.rays))), self.rays, strict=True)
             middle = tuple(map(sum, zip(*([w * x for x in r] for w, r in pairs), strict=True)))
@@ -68,7 +69,7 @@ class Cone:
 
     @property
     def open(self) -> bool:
-        """True if the cone has interior rays."""
+        """True if the cone has an interior: a ray on which all rates are positive and all inequalities strict."""
         return next(self.inside(), None) is not None
 
     def without_redundant_sides(self) -> Cone:
@@ -78,8 +79,9 @@ class Cone:
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
     def without(self, other: Cone) -> list[Cone]:
-        """Returns the cone without another one, as a list of cones with disjoint interiors. Parts without an interior
-        are dropped."""
+        """Returns those rays of this cone that do not belong to the cone ``other``, as a list of cones with disjoint
+        interiors. Parts without an interior are dropped.
+        """
         if not self.between(*other.sides).open:
             return [self]
         pieces, kept = [], self

@@ -76,8 +76,10 @@ class Linear:
         return replace(self, sense=sense)
 
     def facing(self, size: Fraction | int) -> Linear:
-        """Returns a half-space, boundary included, whose boundary is this plane: the side on which the left side of the
-        equation has the sign of ``size``. If ``size`` is 0, returns the plane itself."""
+        """Returns one of the two half-spaces that this plane, ``constant + sum(count * name) = 0``, bounds: the one
+        with ``>= 0`` if ``size`` is positive, or with ``<= 0`` if it is negative. If ``size`` is 0, returns the plane
+        itself.
+        """
         return self.but("=" if not size else ">=" if size > 0 else "<=")
 
     @property

@@ -74,8 +74,10 @@ def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """Returns whether a monomial (a power of each axis) exceeds all others on some ray of the cone on which it is the
-    largest. ``ends`` has, for each monomial, the rays that span this cone."""
+    """Returns whether a monomial (a power of each axis) is larger than each of the others on some ray. This is tested
+    at the sum of the rays ``ends[power]``; for each monomial, ``ends`` has the rays that span the cone on which it is
+    at least as large as the others.
+    """
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)
@@ -89,8 +91,14 @@ def _slack(
     axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
     """Returns by how much the upper bounds exceed the known monomials at the rays tried, as the power of the product of
-    all axes that covers the difference; None if they do not exceed them. If there is no monomial with some combination
-    of unknowns, the result is 0."""
+    all axes that covers the difference; None if they do not exceed them. If some combination of unknowns has an upper
+    bound but no known monomial to compare it with, the result is 0.
+
+    Args:
+        axes: the axes.
+        powers: the known monomials (a power of each axis), by the combination of unknowns that they contain.
+        answers: for each ray tried, the largest monomial and the upper bound for each combination of unknowns.
+    """
     worst = Fraction(0)
     for rates, grades in answers.items():
         top = max(rates)

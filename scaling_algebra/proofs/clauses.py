@@ -35,7 +35,8 @@ _PARTS = ("propagating", "effective", "cross")
 
 class Facts:
     """Derives clauses (disjunctions of linear inequalities between unknown exponents) from demands, by bounds on the
-    sizes of the quantities that the demands restrict."""
+    sizes of the quantities that the demands restrict. Subclasses compute these bounds.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network, self._table = network, list_quantities(network)
@@ -115,8 +116,8 @@ class RayFacts(Facts):
     """Derives clauses that hold on one ray, at all exponents of init stds, learning rates and multipliers, for given
     tensors that start at zero or alike in all experts (the *structure*).
 
-    Functions are represented by their linear part; networks for which this is not enough are refused
-    (``demands.first_power``).
+    Nonlinear functions are represented by the linear term of their polynomial; networks for which this is not enough
+    are refused (``demands.first_power``).
     """
 
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:

@@ -17,15 +17,16 @@ from scaling_algebra.spec.desiderata import Demand
 
 def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[str, ...]:
     """Returns lines that name the demands which are not proved to hold after any number of updates; empty if all are.
-    If there are no upper bounds at all, the only line is the reason.
+    If no upper bounds are known that hold at every step, the only line is the reason.
 
-    Law: O(1) is proved by an upper bound that holds at every step. Theta(1) was reached at a step already examined, and
-    stays. Sizes that must agree are bounded by the size that they have at the last examined step. Source: the norms of
-    a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts the norm of all of them together.
+    Law: a demand O(1) is proved by an upper bound that holds at every step. For a demand Theta(1), the size was reached
+    at a step already examined, and only this upper bound remains to be proved. Where two sizes must agree, each must
+    not exceed the size that it has after the update ``last``. The bounds are those of the spectral argument of Yang,
+    Simon and Bernstein (2023), with the operator norm of the matrices of all experts together for a sum over experts.
 
     Args:
-        look: the analysis of the training run, at exponents that meet the demands up to the update `last`, of a network
-            that proofs cover.
+        look: the analysis of the training run (it computes sizes), at exponents that meet the demands up to the update
+            `last`.
         demands: the demands.
         last: the update by which Theta(1) must have been reached.
     """

@@ -2,11 +2,11 @@
 
 Every demand becomes clauses over the unknown exponents b (init std), c (learning rate) and alpha (aggregation
 multiplier), from sizes that hold at every point (``graded.py``). z3 proposes a point that satisfies them. The engine
-examines the point exactly and adds the clause that rules it out, until nothing is left: then the parameterization is
-unique, or none exists and the unsatisfiable core names the conflict.
-Adam: if epsilon (n^-d) has the size of the largest gradient (mu-3), every normaliser equals it, so a training run is
-one of gradient descent with c - d in place of c. Since d follows from the gradient, uniqueness for gradient descent is
-uniqueness for Adam.
+examines the point exactly and adds the clause that rules it out, until no point is left: then the parameterization is
+unique, or none exists, and a minimal set of contradictory clauses (the unsatisfiable core) names the conflict.
+Adam divides the gradient by a normaliser: the root of the second moment plus epsilon. If epsilon (n^-d) has the size of
+the largest gradient (mu-3), so has every normaliser, and a training run is one of gradient descent with c - d in place
+of c. Since d follows from the gradient, uniqueness for gradient descent is uniqueness for Adam.
 Read next: ``smtlib.py`` (export to other solvers), ``desiderata.py`` (the demands).
 """
 
@@ -253,13 +253,16 @@ def prove(
 
 
 def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
-    """Tries to prove that no parameterization exists, after a search found none.
+    """Tries to prove that no parameterization meets the demands, after a search found none.
 
     A proof is tried only if the search was stopped by a demand that certainly fails, not by an undecided one, or if
-    ``effort`` was requested.
+    the user gave ``--effort``.
+
+    Args:
+        missing: the error that reports the result of the search.
 
     Returns:
-        The verdict, and one line that states it.
+        The verdict (``UNDECIDED`` if no proof was tried or none was found), and one line that states it.
     """
     asked = missing.configuration
     if missing.everywhere:
@@ -278,8 +281,10 @@ def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
 
 
 def _faithful(optimizer: OptimizerSpec) -> bool:
-    """Returns whether the optimizer of some tensor has an epsilon. Then the desideratum mu-3 gives epsilon the size of
-    the gradient, so that epsilon is the normaliser, and training is like gradient descent."""
+    """Returns whether the optimizer of some tensor has an epsilon. Then the demand mu-3 gives epsilon the size of the
+    gradient, so that the optimizer divides by a number of the size of epsilon, and training is like gradient descent
+    with another learning rate.
+    """
     return any(rule.epsilon for rule in optimizer.rules)
 
 
@@ -325,11 +330,20 @@ class Prover:
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Decides, for one structure after the other, how many points meet the demands. A structure is a choice of
-        tensors that start at zero or alike in all experts, a point one of all other exponents. Those with the fewest
-        such tensors come first, up to the first structure that is not impossible.
+        """Decides, for one structure after the other, how many points meet the demands. A structure says which tensors
+        start at zero or alike in all experts; a point gives values to all other exponents.
 
-        If exactly one point meets the demands there, the other structures with as few such tensors are decided, too.
+        Structures with the fewest such tensors come first. The search ends at the first structure that is not proved to
+        be impossible. If exactly one point meets the demands for it, the other structures with as few such tensors are
+        decided, too.
+
+        Args:
+            parameterization: the parameterization, which defines the demands.
+            base: the structure to start with. The others are made from it by further discrete choices, such as a router
+                that starts at zero.
+
+        Returns:
+            The results of the structures that were decided, in this order.
         """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
         options = enumerate_structures(self.network, base) if parameterization.structural else [base]
@@ -371,8 +385,9 @@ class System:
     def decide(self) -> Outcome:
         """Searches for points (choices of exponents) that meet the demands until none is left, or two are found.
 
-        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d (learning rate over epsilon). If the user
-        fixed c or d, it is compared with the only point that meets the demands without it.
+        Law: where the optimizer divides by a number of the size of epsilon (mu-3), the unknown ``c.W`` of the clauses
+        stands for c - d, the exponent of learning rate over epsilon. So a c or d that the user fixed is not part of the
+        clauses; it is compared with the only point that meets the demands without it.
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x not in self._equations()}
@@ -389,8 +404,9 @@ class System:
         return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
-        """Returns those exponents fixed by the user that occur in clauses: multipliers, b (init std), and c (learning
-        rate) of tensors without an epsilon."""
+        """Returns the names of those exponents fixed by the user that become clauses: multipliers, b (init std), and c
+        (learning rate) of tensors without an epsilon.
+        """
         rule, held = self.prover.optimizer.of, self.prover.given.held
         return {x for x in held if x[:2] not in ("c.", "d.") or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
@@ -449,8 +465,8 @@ class System:
         """Examines exactly whether a point, given by the values of its unknown exponents, meets every demand.
 
         Returns:
-            None if it does. Otherwise a clause that excludes this point, and which every point that meets the violated
-            demand satisfies.
+            None if it does. Otherwise a clause that this point violates, but which holds at every point that meets the
+            demand that fails here.
 
         Raises:
             Undecided: a size has no certificate, or the exponents of the point cannot be represented.
