@@ -135,7 +135,7 @@ def _build_multiplier_error(
         size: the size.
         name: the multiplier.
         left: by multiplier, the factor that is missing.
-        todo: end of the message.
+        todo: what the user can do instead, as the end of the message.
     """
     at, own = reading.factors[name]
     where = ",".join(f"{axis}={n}" for axis, n in size.items())

@@ -55,7 +55,9 @@ class PlanSubject:
         records: returns configurations at several sizes, as for ``parts.locate_parts``.
         tuned: a smaller module, whose frozen tensors are compared with those at the target, and its sizes; None if
             there is none.
-        odd: lines on tensors that do not grow as they were read, which the numbers ignore.
+        odd: warnings on tensors whose sizes do not grow as their axes in the traced equations do; the numbers of the
+            plan
+            follow the equations all the same.
         notes: further warnings.
         longer: if heads grow in number and in dimension: the two dimensions, and the reading of a module in which only
             the dimension grows.
@@ -106,11 +108,11 @@ def _read_build_function(
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Builds the module at the target, and returns a warning on tensors that do not grow as the reading says, or ""
-        if all do.
+        """Builds the module at the target, and returns the reason to reject a reading: a warning on tensors that do not
+        grow as the reading says, or "" if all do.
 
         Args:
-            reading: the reading to test.
+            reading: the equations and parameters that tracing found, to be tested.
         """
         made[:] = [_build_subject(build, reading, base, target)]
         made[0] = replace(made[0], odd=find_odd_growth(made[0], bare))

@@ -274,7 +274,7 @@ def load_campaign(name: str) -> list[Job]:
 
 
 def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Returns the runs unchanged, after checking that no two of them have the same name.
+    """Checks that no two runs have the same name, and returns the runs unchanged; nothing is removed.
 
     Args:
         jobs: the runs.

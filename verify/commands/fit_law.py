@@ -107,8 +107,10 @@ def parse_columns(text: str | None) -> dict[str, str]:
 def build_model(what: str, columns: Sequence[str]) -> FittedSum:
     """Returns the model to fit to a table of runs, together with formulas for the optimum if the law has one.
 
-    A name in it that is a column of the table is data, even if the law fixes it. So is a name with a fitted power in a
-    term that already has another constant: a second constant there would change nothing.
+    The names in the sum of the law are data (columns of the table) or constants to fit. A name that is a column of the
+    table is data, even if the law fixes its value. If a term would have several constants, those with a fitted power
+    are
+    data, too, since only one constant per term can be fitted.
 
     Args:
         what: the name of a law, or a sum.

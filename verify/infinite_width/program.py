@@ -67,7 +67,7 @@ class LimitTensor:
         updates: for each gradient of a matrix so far, the factors of this rank-one matrix.
         shares: coefficient of each of ``updates`` in the current matrix, without the power of n of the rate.
         buffer: coefficient of each of ``updates`` in the momentum of the matrix.
-        decay: decay of the momentum.
+        decay: factor by which the optimizer multiplies its momentum in every step; 0 without momentum.
         stepped: sum of all steps, for an optimizer that normalises entries, such as Adam; otherwise None.
     """
 

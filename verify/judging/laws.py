@@ -171,7 +171,10 @@ class FittedSum:
             yield theta
 
     def name_values(self, theta: Array) -> dict[str, float]:
-        """Returns the values of parameters, derived numbers and constants by name, given the unknowns (their logs)."""
+        """Returns the values of parameters, derived numbers and constants by name. ``theta`` has the unknowns, which
+        are the
+        logs of the constants and of the parameters.
+        """
         values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
         at = {parameter(name): value for name, value in values.items()}
         found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}

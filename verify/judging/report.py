@@ -117,7 +117,7 @@ class Tally:
 
     Attributes:
         exponents: number of rows by verdict, of those that predict an exponent.
-        zeros: the same of those that are predicted to be exactly zero.
+        zeros: number of rows by verdict, of those that are predicted to be exactly zero.
     """
 
     exponents: Mapping[Verdict, int]
@@ -208,7 +208,7 @@ class Report(Rendered):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of judged rows by verdict, as text."""
+        """Number of judged rows, by the name of the verdict."""
         verdicts = Counter(row.verdict for row in self.judged)
         return {str(v): verdicts[v] for v in Verdict}
 
