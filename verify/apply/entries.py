@@ -141,7 +141,7 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         frozen: tensors of the equations that no gradient reaches.
 
     Raises:
-        UsageError: none reaches some of them.
+        UsageError: no gradient reaches some trainable parameter; the message names it.
     """
     still = {
         "the output does not depend on": [name for name in train if not roles[name]],

@@ -64,11 +64,12 @@ def train_and_measure(
         inputs: the input at the base.
         numbers: the recipe that is trained.
         zero: parameters that start at zero.
-        how: whose numbers train the model.
+        how: what trains the model: "plan" (the plan's numbers), "own" (the model's own), or "one" (the negative
+            control: the model's own initial values and one learning rate for all parameters).
         lr: the one learning rate of the negative control.
         seeds: number of replicas per size.
         fold: whether missing multipliers are folded into parameters.
-        beside: filled with the gradients of extra losses.
+        beside: filled with the gradients of extra losses, relative to that of the output's loss.
         switched: filled, by step, size and seed, with whether a token has changed its experts.
 
     Returns:
@@ -219,8 +220,8 @@ def measure_gradients(
     """Trains at the base under several seeds and returns the epsilon of every parameter: the largest rms of its
     gradient over all steps, under the first seed with a gradient.
 
-    Where that is nearly zero by chance (units of a narrow relu are off, a drawn factor is small), an epsilon of its
-    size would be negligible under every other seed. The median over the seeds is returned then.
+    Under one seed the gradient may be nearly zero by chance (units of a narrow relu are off, a drawn factor is small).
+    An epsilon of that size would be negligible under every other seed, so the median over the seeds is returned then.
     """
     asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
     found = {role: np.full(MIN_SEEDS, TINY) for role in asked}

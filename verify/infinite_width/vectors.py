@@ -70,7 +70,9 @@ class Space:
     may be missing and are zero.
 
     Attributes:
-        atoms: None for an independent standard Gaussian, or a function of earlier atoms.
+        atoms: the basic variables in the order in which they were added: None for an independent standard Gaussian,
+            or a
+            function of earlier atoms.
     """
 
     atoms: list[Nonlinear | None] = field(default_factory=list)

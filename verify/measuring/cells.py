@@ -67,7 +67,7 @@ class Setup:
         seeds: number of replicas at each n.
         run: name under which the results are stored.
         dtype: name of a torch dtype, such as ``float64``.
-        products: inner products ``<A@s, B@t>`` to record in addition.
+        products: inner products ``<A@s, B@t>`` to record in addition: quantity A after s updates times B after t.
         standard: the standard parameterization of this optimizer, which must be refuted as a control; None for no such
             control.
         together: for small networks, the number of replicas that are trained at once as one cell; a large GPU profits

@@ -35,8 +35,9 @@ def find_tensors_above(network: Network, signal: str) -> frozenset[str]:
 
 
 def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
-    """Returns the tensors of a statement by which its output depends on its k-th input, so that the gradient at this
-    input passes through them.
+    """Returns the tensors that multiply the k-th input of a statement, so that the gradient at this input passes
+    through
+    them: W in ``y = W x`` for the input x.
     """
     terms = expand_product(network, s, without=k) if isinstance(s, Product) else ()
     return frozenset(x.name for term in terms for x in term.tensors)

@@ -1,9 +1,9 @@
 """Experiments that train a configuration at several sizes and compare the measured exponents with the engine's.
 
 The configuration may start saturated (standard parameterization) or have an epsilon other than the derived one. If
-Adam's epsilon is above the gradients, its step is ``gradient / epsilon``, so that d is an exponent like any other; if
-it is below a gradient that a symmetry cancels, noise is amplified to a Theta(1) step. Read next: ``measuring/runs.py``
-(trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
+Adam's epsilon is above the gradients, its step is ``gradient / epsilon``, so that the exponent d of epsilon counts like
+any other; if epsilon is below a gradient that a symmetry cancels, noise is amplified to a Theta(1) step. Read next:
+``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
 """
 
 from __future__ import annotations
