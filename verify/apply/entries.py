@@ -96,7 +96,7 @@ def build_entries(
         model: the module at the target.
         reading: the traced module.
         numbers: the recipe for it.
-        settings: result of ``compute_settings``.
+        settings: by tensor, the numbers to set (init std, learning rate, ...), as ``compute_settings`` returns them.
         small: the modules that were traced, which show how parameters are initialised.
         records: returns configurations of a model of the library transformers at several sizes, from which the sizes of
             packed parts are found (``parts.locate_parts``); None for other models.

@@ -61,8 +61,8 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
 
 
 def _is_bias(numbers: Recipe, role: str) -> bool:
-    """Whether a tensor is a bias: it has no fan-in, multiplies no computed signal, and is only used as a term of
-    sums.
+    """Whether a tensor is a bias, which does no harm if it is too small: it has no fan-in, multiplies no computed
+    signal, and is only used as a term of sums.
     """
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     read = (x.name for s in network.uses(role) for x in s.factors)

@@ -133,7 +133,7 @@ def _build_multiplier_error(
     Args:
         reading: the traced model.
         numbers: the recipe at this size.
-        size: the size.
+        size: the sizes of the axes at which the module lacks the multiplier.
         name: the multiplier.
         left: by multiplier, the factor that is missing.
         todo: what the user can do instead, as the end of the message.

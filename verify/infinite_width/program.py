@@ -111,8 +111,8 @@ class Limit:
             optimizer normalises its steps, as Adam does.
 
     Attributes:
-        made: names of the signals that statements compute.
-        constants: values of the signals that no statement computes.
+        made: names of the signals that statements (equations of the network) compute.
+        constants: values of the signals that no statement computes, other than the data.
 
     Raises:
         UsageError: an axis grows at another rate than the width, or an optimizer or a statement has no rule here.

@@ -46,7 +46,7 @@ def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
 
     Args:
         m: the measurement.
-        spacing: exponents are multiples of this.
+        spacing: the exponents that could occur are multiples of this.
     """
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     sizes, fewest = count_noun(len(m.sizes), "size"), f"{count_noun(seeds, 'seed')} at the size with fewest"

@@ -219,7 +219,10 @@ class Report(Rendered):
 
     @property
     def exit_code(self) -> int:
-        """The exit code; the module's docstring has the rules."""
+        """The exit code; the first rule that applies decides. 130: interrupted; 3: incomplete; 1: a row is refuted by
+        more
+        than failed gates may explain; 3: a gate failed, or too few rows agree; 0: otherwise.
+        """
         if self.incomplete:
             return 130 if self.incomplete == INTERRUPTED else 3
         if any(self._find_refuted()):

@@ -140,7 +140,7 @@ class _Judge:
     Attributes:
         m: the measurement.
         prediction: exponents by quantity and step.
-        spacing: exponents are multiples of this.
+        spacing: the exponents that could occur are multiples of this.
         powers: all powers of n in every quantity (see ``mixtures.Powers``); None if unknown.
         network: the network, whose functions are checked for large arguments; None for no check.
         spoilt: for quantities dominated by rounding, their relative difference from float64.

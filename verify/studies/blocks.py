@@ -83,7 +83,7 @@ def measure_block(
         architecture: name of the network.
         regime: regime of the axes.
         epsilon: powers that replace those of Adam's epsilon, as for `with_epsilon`.
-        share: the power to which all other epsilons are raised.
+        share: the power to which the derived epsilons of all other roles are raised.
         scale: factor on the sizes, for quantities that underflow or converge late.
         more: factor on the number of seeds, for quantities that are rare or have few entries.
 
