@@ -156,7 +156,7 @@ def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer
         seed: seed of the draw.
 
     Raises:
-        UsageError: an optimizer constrains the weights, which cannot be trained here.
+        UsageError: an optimizer of the plan has a constraint on the weights that cannot be trained here.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

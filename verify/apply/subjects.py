@@ -199,7 +199,7 @@ def _get_config(model: nn.Module) -> Any:
     """Returns the configuration of a model of the library transformers.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the model has no configuration.
     """
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):

@@ -137,7 +137,7 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
 def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names in a sum that are data (columns of the table of runs) and not constants to fit.
 
-    In a term with several other names, those with a fitted power are taken to be data as well.
+    In a term with several names that are not known to be columns, those with a fitted power are taken to be data, too.
 
     Args:
         of: the sum.

@@ -203,7 +203,7 @@ class Limit:
         """Checks that the limit supports the optimizers of all tensors.
 
         Raises:
-            UsageError: it does not support one.
+            UsageError: the limit does not support the optimizer of some tensor.
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in rules:

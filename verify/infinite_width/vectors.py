@@ -237,7 +237,9 @@ class Particles:
         return np.stack(found)
 
     def fresh(self) -> Values:
-        """Draws samples of a further Gaussian, before it is made orthonormal and completed by changes of sign."""
+        """Draws samples of a further Gaussian. The caller makes it orthonormal to the others, and adds the samples with
+        the opposite sign.
+        """
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:

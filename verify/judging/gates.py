@@ -160,7 +160,8 @@ def _check_flat_control(m: Measurement, spacing: Fraction) -> RunGate:
 
     After the first and the last update the interval of the slope must contain 0, up to ``DRIFT``. After the first,
     where values rarely are extreme, it must contain no other possible exponent (a multiple of ``spacing``), since a
-    wide interval would hide a slope. A failure explains slopes up to the largest one in these intervals.
+    wide interval would hide a slope. If the check fails, it can explain refutations whose slope differs from the
+    prediction by up to the largest slope in these intervals (``RunGate.explains``).
     """
     name, explains = "width-independent control flat", 0.0
     slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)

@@ -273,8 +273,8 @@ class Report(Rendered):
 
     @property
     def closing(self) -> str:
-        """The result in one line: the number of rows by verdict, and, if the run is incomplete or a gate failed, why
-        they prove nothing.
+        """The result in one line: the number of rows by verdict, and, if the run is incomplete or a gate failed, why it
+        proves nothing.
         """
         tally, failed = self.tally, sum(not g.passed for g in self.gates)
         summary, void = f"{'claims: ' if self.claims else ''}{tally}", ""

@@ -262,7 +262,10 @@ class _Judge:
         return predicted is None or self.judge_row(quantity, step, predicted).verdict is Verdict.REFUTED
 
     def judge_claim(self, claim: Claim) -> list[ReportRow]:
-        """Returns the rows of a claim. A claim about every step is judged where the quantity is not exactly zero."""
+        """Returns the rows of a claim: one if it names a step, otherwise one for every step. If an exponent is
+        claimed for
+        every step, steps at which the quantity is exactly zero are left out, but for the last one if it is always zero.
+        """
         steps = range(self.m.steps + 1) if claim.step is None else [claim.step]
         rows = [self.judge_row(claim.quantity, t, claim.exponent) for t in steps]
         if claim.step is None and claim.exponent is not None:

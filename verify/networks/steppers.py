@@ -239,7 +239,7 @@ class Hyperball(Stacks):
 
 
 class AdamH(Hyperball):
-    """Hyperball (see there) with the step of Adam with a negligible epsilon."""
+    """Keeps every matrix on a sphere, as ``Hyperball`` does, and takes the step of Adam with a negligible epsilon."""
 
     betas = 0.9, 0.999
 
@@ -253,7 +253,7 @@ class AdamH(Hyperball):
 
 
 class MuonH(Hyperball, Muon):
-    """Hyperball (see there) with the step of Muon."""
+    """Keeps every matrix on a sphere, as ``Hyperball`` does, and takes the step of Muon."""
 
 
 def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:
