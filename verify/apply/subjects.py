@@ -101,7 +101,7 @@ def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubjec
 def _read_build_function(
     build: Callable[[dict[str, int]], Any], base: Sizes, target: Sizes, strict: bool
 ) -> PlanSubject:
-    """Traces a model given as a ``build`` function."""
+    """Traces a model given as a ``build`` function, and returns it with the modules that its plan needs."""
     way(base, target)  # checks that both have the same axes
     build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
@@ -147,8 +147,8 @@ def _build_subject(
 
 
 def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
-    """Traces a model of the library transformers: with one layer, or, if the depth L grows, with the layers as an
-    axis.
+    """Traces a model of the library transformers, and returns it with the modules that its plan needs. The model is
+    traced with one layer, or, if the depth L grows, with the layers as an axis.
     """
     small = base if isinstance(base, nn.Module) else None
     record, other = _get_config(model).to_dict(), None if small is None else _get_config(small).to_dict()

@@ -142,8 +142,9 @@ class Backward:
         return add_tensors([self.of_use(s, self.at(s.out)) for s in self.network.uses(role)])
 
     def of_use(self, s: Product, above: Tensor) -> Tensor:
-        """Returns what one product contributes to the gradient of the tensor that it multiplies, which other products
-        may use as well. ``above`` is the gradient at the output of the product.
+        """Returns what one product contributes to the gradient of its tensor. Other products may use this tensor as
+        well,
+        and contribute to its gradient, too. ``above`` is the gradient at the output of the product.
         """
         assert s.tensor
         own = self.network.tensors[s.tensor.name]

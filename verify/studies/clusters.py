@@ -69,8 +69,9 @@ class Schedule:
     """The size of a mixture, and the hyperparameters of its training.
 
     The paper gives eta and eta_r but neither sigma_0 nor T, and with unit signals its rates leave the loss near log 2.
-    The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults are the same dynamics for unit
-    signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta, s^2 eta_r, s sigma_0), because expert steps are normalised.
+    The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults give the same dynamics for unit
+    signals: to train on s x with (eta, eta_r, sigma_0) is to train on x with (s eta, s^2 eta_r, s sigma_0), because
+    expert steps are normalised.
 
     Attributes:
         experts: number of experts M.
