@@ -40,7 +40,10 @@ def _is_nearer_to_another(r: ReportRow) -> bool:
 
 
 def _agrees_at_larger_sizes(report: Report, r: ReportRow) -> bool:
-    """Whether the slope fitted without the two smallest sizes (of three: the smallest) is the predicted one."""
+    """Whether the slope of a row is the predicted one if the two smallest sizes are left out (only the smallest if
+    there
+    are three sizes).
+    """
     if r.predicted is None or r.fit.zero or (r.quantity, r.step) not in report.means:
         return False
     left = slice(min(2, len(report.sizes) - 2), None)

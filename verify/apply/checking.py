@@ -95,7 +95,8 @@ def check_model(
 ) -> Report:
     """Trains a model at several sizes, with its plan's numbers or its own, and judges how its signals scale.
 
-    Sizes that the plan leaves undecided are listed first; each is compared with the bound that its demand sets.
+    Quantities whose size the plan leaves undecided are listed first; each is compared with the bound that its demand
+    sets.
 
     Args:
         build: ``build(sizes)`` returns a module on the CPU, or a tuple of it and any of: its optimizer or a list of

@@ -30,10 +30,10 @@ FURTHEST = 64.0
 def suspend_converging_rows(report: Report) -> Report:
     """Makes refuted rows inconclusive whose slope between neighbouring sizes approaches the prediction as n grows.
 
-    This happens at a crossover, where one term of a sum gives way to another. The note names the sizes that would
-    settle the row. For a certified exponent, the slope between the last two sizes must already be nearer to it than to
-    any other possible exponent, within one standard error, or within two if the slope certainly moves towards it. If
-    the exponent is only that of a demand, this slope must not be that of another exponent.
+    This happens at a crossover, where one term of a sum gives way to another. The note of such a row names the sizes
+    that would settle it. For a certified exponent, the slope between the last two sizes must already be nearer to this
+    exponent than to any other possible one, within one standard error, or within two if the slope certainly moves
+    towards it. If the exponent is only that of a demand, this slope must not be that of another possible exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -71,7 +71,7 @@ def suspend_crossovers(report: Report, m: Measurement, exponents: Mapping[str, S
     Args:
         report: the report; rows whose size is undecided are compared with the bound of their demand.
         m: the measurement, with the root mean squares of both terms.
-        exponents: by quantity, the exponent (or bound) at every step.
+        exponents: by quantity, the predicted exponent (or its upper bound) at every step.
     """
     found: list[tuple[float, Fraction, int, str]] = []
     for name in (x.removesuffix(".init") for x in exponents if x.endswith(".init")):
@@ -109,7 +109,7 @@ def _estimate_doublings_left(off: Array, errors: Array, at: Array) -> float | No
 
     None if the slope does not approach its prediction, or a constant slope fits as well. Model: the squares of two
     terms, a n^p and b n^(p +- gap), add up. The local slope between two sizes then differs from the exponent p of the
-    remaining term by gap * w, with w / (1 - w) = odds * n^(-2 gap).
+    remaining term by gap * w, with w / (1 - w) = odds * n^(-2 gap); gap and the constant ``odds`` are fitted.
 
     Args:
         off: distance of each local slope from the prediction, signed so that most are positive.

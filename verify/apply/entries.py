@@ -96,9 +96,10 @@ def build_entries(
         model: the module at the target.
         reading: the traced module.
         numbers: the recipe for it.
-        settings: result of ``compute_settings``.
+        settings: by tensor, the numbers to set (init std, learning rate, ...), as ``compute_settings`` returns them.
         small: the modules that were traced, which show how parameters are initialised.
-        records: as for ``parts.locate_parts``.
+        records: returns configurations of a model of the library transformers at several sizes, from which the sizes of
+            packed parts are found (``parts.locate_parts``); None for other models.
         twins: the modules ``small`` built under another seed, which show whether initial values are random; if empty,
             they are judged without this comparison.
 
@@ -140,7 +141,7 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
         frozen: tensors of the equations that no gradient reaches.
 
     Raises:
-        UsageError: none reaches some of them.
+        UsageError: no gradient reaches some trainable parameter; the message names it.
     """
     still = {
         "the output does not depend on": [name for name in train if not roles[name]],
@@ -162,11 +163,11 @@ def collect_warnings(
     besides their numbers.
 
     Args:
-        model: as for ``build_entries``.
-        reading: as for ``build_entries``.
-        numbers: as for ``build_entries``.
-        entries: the entries of the plan.
-        small: as for ``build_entries``.
+        model: the module at the target.
+        reading: the traced module.
+        numbers: the recipe for it.
+        entries: the parameters of the plan.
+        small: the modules that were traced, which show how parameters are initialised.
         left: by multiplier, the factor that the model's code still has to apply, as text; "" if there is none.
     """
     going = numbers.way

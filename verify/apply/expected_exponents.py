@@ -31,13 +31,14 @@ def predict_exponents(
         zero: tensors that start at zero instead of as derived.
         names: by series, the quantities of the equations that it is compared with; several for repeated layers.
         steps: number of steps.
-        moved: by signal, the exponent of multipliers that are folded into it.
+        moved: by signal, the exponent of n that is added to its own, since multipliers are folded into tensors before
+            it.
         left: undecided signals that are demanded to be O(1), which is their bound where no other is known.
 
     Returns:
-        By series, the exponent at every step, ``...`` where it is not certified or the quantities of one series differ.
-        By series with such a step, an upper bound for all steps, ``...`` if none is known. And a function (series,
-        step) -> all powers of n in it, as ``Powers`` describes.
+        Three results. By series, the exponent at every step, ``...`` where it is not certified or the quantities of
+        one series differ. By series with such a step, an upper bound for all steps, ``...`` if none is known. And a
+        function (series, step) -> all powers of n that occur in the series at this step, as ``Powers`` describes.
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)

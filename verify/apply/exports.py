@@ -182,7 +182,7 @@ def export(
         multiplied: whether the model's code has to apply a multiplier.
         dropping: kinds of numbers that may be left out, although the format has no room for them.
         foreign: the class name if the model is one of the library transformers, else "".
-        names: as for ``Plan.export``.
+        names: by group, the names of its parameters in the trainer's module, if they differ from those in the model.
 
     Raises:
         UsageError: the format cannot carry a number that is needed, or has other parameter names.

@@ -84,8 +84,8 @@ def is_foldable(network: Network, multiplier: str) -> bool:
 
 
 def _find_target_of_product(network: Network, s: Product) -> FoldTarget | None:
-    """Returns the tensors that can take up a factor of a product: its own tensor, or those of one of its factors; None
-    if there are none.
+    """Returns the tensors that can be multiplied by a number in place of a product: the tensor of the product itself
+    (W in W x), or those in place of one of its factors (x); None if there are none.
     """
     if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:
         return FoldTarget((s.tensor.name,))
@@ -93,7 +93,7 @@ def _find_target_of_product(network: Network, s: Product) -> FoldTarget | None:
 
 
 def _find_target_of_signal(network: Network, signal: str) -> FoldTarget | None:
-    """Returns the tensors that can take up a factor of a signal, or None if there are none.
+    """Returns the tensors that can be multiplied by a number in place of a signal, or None if there are none.
 
     The signal must be used only once. The tensors are those of the product that computes it, or, if it is a sum, those
     of all its terms.

@@ -24,10 +24,10 @@ by more than this many standard errors."""
 
 
 def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[OpenDemand]:
-    """Yields a demand that is not met for every tensor that keeps the module's values (because it is frozen, for
-    example), if their rms does not grow with the sizes as the recipe needs.
+    """Compares the rms of every tensor that keeps the module's values (because it is frozen, for example) at two
+    sizes, and yields an unmet demand for each tensor whose rms does not change with the sizes as the recipe needs.
 
-    Tensors whose parts need different powers are reported without a comparison.
+    Tensors whose parts need different powers are yielded without a comparison.
 
     Args:
         p: the plan, with the module at the target.
@@ -61,8 +61,8 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
 
 
 def _is_bias(numbers: Recipe, role: str) -> bool:
-    """Whether a tensor is a bias: it has no fan-in, multiplies no computed signal, and is only used as a term of
-    sums.
+    """Whether a tensor is a bias, which does no harm if it is too small: it has no fan-in, multiplies no computed
+    signal, and is only used as a term of sums.
     """
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     read = (x.name for s in network.uses(role) for x in s.factors)
@@ -75,7 +75,8 @@ def _compute_share(small: Mapping[str, int], base: Mapping[str, int], target: Ma
     """Returns which fraction of the growth from the sizes ``small`` to the target, on a log scale, lies between base
     and target.
 
-    It is measured along the axis that grows most from base to target.
+    A deviation that is found between ``small`` and the target is reduced to this fraction. The growth is measured along
+    the axis that grows most from base to target.
     """
     axis = max(base, key=lambda x: target[x] / base[x])
     far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0

@@ -22,8 +22,8 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         {'N': 64, 'M': 8}
 
     Raises:
-        UsageError: fewer than two points, no ray leads from base to target, or no whole size lies near one of the
-            places.
+        UsageError: fewer than two points, no ray leads from base to target, or no allowed size lies near one of the
+            points.
     """
     whole = way(base, target)
     if whole.ray is None or not whole.exact:

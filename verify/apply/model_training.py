@@ -65,11 +65,12 @@ def train_and_measure(
         inputs: the input at the base.
         numbers: the recipe that is trained.
         zero: parameters that start at zero.
-        how: whose numbers train the model.
+        how: what trains the model: "plan" (the plan's numbers), "own" (the model's own), or "one" (the negative
+            control: the model's own initial values and one learning rate for all parameters).
         lr: the one learning rate of the negative control.
         seeds: number of replicas per size.
         fold: whether missing multipliers are folded into parameters.
-        beside: filled with the gradients of extra losses.
+        beside: filled with the gradients of extra losses, relative to that of the output's loss.
         switched: filled, by step, size and seed, with whether a token has changed its experts.
 
     Returns:
@@ -134,10 +135,10 @@ def _build_multiplier_error(
     Args:
         reading: the traced model.
         numbers: the recipe at this size.
-        size: the size.
+        size: the sizes of the axes at which the module lacks the multiplier.
         name: the multiplier.
         left: by multiplier, the factor that is missing.
-        todo: end of the message.
+        todo: what the user can do instead, as the end of the message.
     """
     at, own = reading.factors[name]
     where = ",".join(f"{axis}={n}" for axis, n in size.items())
@@ -157,7 +158,7 @@ def apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer
         seed: seed of the draw.
 
     Raises:
-        UsageError: an optimizer constrains the weights, which cannot be trained here.
+        UsageError: an optimizer of the plan has a constraint on the weights that cannot be trained here.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -221,8 +222,8 @@ def measure_gradients(
     """Trains at the base under several seeds and returns the epsilon of every parameter: the largest rms of its
     gradient over all steps, under the first seed with a gradient.
 
-    Where that is nearly zero by chance (units of a narrow relu are off, a drawn factor is small), an epsilon of its
-    size would be negligible under every other seed. The median over the seeds is returned then.
+    Under one seed the gradient may be nearly zero by chance (units of a narrow relu are off, a drawn factor is small).
+    An epsilon of that size would be negligible under every other seed, so the median over the seeds is returned then.
     """
     asked = [role for role, settings in numbers.tensors.items() if "eps" in settings]
     found, twins = {role: np.full(MIN_SEEDS, TINY) for role in asked}, [build_twin(build, numbers.way.base)]

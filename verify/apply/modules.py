@@ -83,12 +83,12 @@ def strip_wrappers(name: str) -> str:
 
 
 def get_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns every parameter by its name without wrappers."""
+    """Returns every parameter by its name without the prefixes of wrappers such as DDP."""
     return {strip_wrappers(name): p for name, p in model.named_parameters()}
 
 
 def get_modules(model: nn.Module) -> dict[str, Any]:
-    """Returns every module by its name without wrappers."""
+    """Returns every module inside a model by its name without the prefixes of wrappers such as DDP."""
     return {strip_wrappers(name): module for name, module in model.named_modules()}
 
 

@@ -100,7 +100,7 @@ def find_part_sizes(
 def merge_settings(parts: Mapping[str, Settings]) -> dict[str, Setting]:
     """Returns the settings that are the same for all parts of a parameter, and the smallest of their epsilons.
 
-    The smallest one serves all, since an epsilon below the gradient does not change the size of an update.
+    The smallest epsilon serves all parts, since an epsilon below the gradient does not change the size of an update.
     """
     common = {what: s for what, s in next(iter(parts.values())).items() if what not in list_differences(parts)}
     if all("eps" in s for s in parts.values()):

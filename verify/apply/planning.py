@@ -182,13 +182,13 @@ def build_plan(
     """Returns the plan of a module that has been traced, given the recipe for it.
 
     Args:
-        model: as for ``build_entries``.
-        reading: as for ``build_entries``.
-        numbers: as for ``build_entries``.
-        small: as for ``build_entries``.
-        fold: as for ``compute_settings``.
-        records: as for ``build_entries``.
-        twins: as for ``build_entries``.
+        model: the module at the target.
+        reading: the traced module.
+        numbers: the recipe for it.
+        small: the modules that were traced, which show how parameters are initialised.
+        fold: whether multipliers that the module lacks are folded into the tensors at the end of their branch.
+        records: returns configurations of a model of the library transformers at several sizes; None for other models.
+        twins: the modules ``small`` built under another seed, which show whether initial values are random.
 
     Raises:
         UsageError: the output does not depend on a parameter, or a multiplier to fold ends in no matrix.

@@ -37,8 +37,8 @@ class Plan(Rendered):
         buffers: names of the buffers, which no optimizer gets.
         multipliers: by name, the factor by which the model's code still has to multiply; 1 if it need not change.
         warnings: what the user should look at, one line each.
-        starts: for buffers that are not saved in checkpoints, their first entries in the planned or the small model.
-            They show whether such a buffer lost its values.
+        starts: for buffers that are not saved in checkpoints, their first entries in the planned model, or, if that has
+            no values there (meta device), in a small one. They show whether such a buffer lost its values.
     """
 
     model: nn.Module

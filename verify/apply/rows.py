@@ -24,8 +24,8 @@ Cell = Fraction | None | EllipsisType
 
 
 def add_levels(report: Report, level: Callable[[ReportRow], str]) -> Report:
-    """Sets what the prediction of every row rests on (such as "certified" or "by shape") to ``level(row)``, and returns
-    the report.
+    """Returns the report with the attribute ``level`` of every row set to the result of the function ``level``: what
+    the prediction of this row rests on, such as "certified" or "by shape".
     """
     return replace(report, rows=tuple(replace(r, level=level(r)) for r in report.rows))
 

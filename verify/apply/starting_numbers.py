@@ -1,4 +1,4 @@
-"""Chooses what a check trains with: rules of the module's optimizers, init std at the base, planted powers."""
+"""Chooses what a check trains with: rules of the module's optimizers, init std at the base, powers set by the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 def read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: TracedModel) -> OptimizerInput:
     """Returns which optimizer trains each parameter of a model whose ``build`` returned torch optimizers (``own``).
 
-    It is a single name such as "adamw" if this is the same for all parameters, otherwise a dict by parameter.
+    The result is a single name such as "adamw" if all parameters have the same optimizer, otherwise a dict by
+    parameter.
 
     Raises:
         UsageError: the class of an optimizer is not known here.

@@ -55,7 +55,9 @@ class PlanSubject:
         records: returns configurations at several sizes, as for ``parts.locate_parts``.
         tuned: a smaller module, whose frozen tensors are compared with those at the target, and its sizes; None if
             there is none.
-        odd: lines on tensors that do not grow as they were read, which the numbers ignore.
+        odd: warnings on tensors whose sizes do not grow as their axes in the traced equations do; the numbers of the
+            plan
+            follow the equations all the same.
         notes: further warnings.
         longer: if heads grow in number and in dimension: the two dimensions, and the reading of a module in which only
             the dimension grows.
@@ -99,18 +101,18 @@ def read_subject(model: Any, base: Any, target: Any, strict: bool) -> PlanSubjec
 def _read_build_function(
     build: Callable[[dict[str, int]], Any], base: Sizes, target: Sizes, strict: bool
 ) -> PlanSubject:
-    """Traces a model given as a ``build`` function."""
+    """Traces a model given as a ``build`` function, and returns it with the modules that its plan needs."""
     way(base, target)  # checks that both have the same axes
     build, bare = limit_sizes(build, base), _build_on_meta(limit_sizes(build, base), base)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
     made: list[PlanSubject] = []
 
     def refuse(reading: TracedModel) -> str:
-        """Builds the module at the target, and returns a warning on tensors that do not grow as the reading says, or ""
-        if all do.
+        """Builds the module at the target, and returns the reason to reject a reading: a warning on tensors that do not
+        grow as the reading says, or "" if all do.
 
         Args:
-            reading: the reading to test.
+            reading: the equations and parameters that tracing found, to be tested.
         """
         made[:] = [_build_subject(build, reading, base, target)]
         made[0] = replace(made[0], odd=find_odd_growth(made[0], bare))
@@ -145,8 +147,8 @@ def _build_subject(
 
 
 def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
-    """Traces a model of the library transformers: with one layer, or, if the depth L grows, with the layers as an
-    axis.
+    """Traces a model of the library transformers, and returns it with the modules that its plan needs. The model is
+    traced with one layer, or, if the depth L grows, with the layers as an axis.
     """
     small = base if isinstance(base, nn.Module) else None
     record, other = _get_config(model).to_dict(), None if small is None else _get_config(small).to_dict()
@@ -197,7 +199,7 @@ def _get_config(model: nn.Module) -> Any:
     """Returns the configuration of a model of the library transformers.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the model has no configuration.
     """
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):

@@ -42,9 +42,10 @@ WIDTHS, WIDER = ("N", "N_e"), 4
 
 
 def suspend_blocked_rows(report: Report, blocked: Sequence[str]) -> Report:
-    """Makes refuted rows inconclusive if they are measured as exactly zero and some tensors have no gradient.
+    """Makes refuted rows inconclusive whose quantity is measured as exactly zero, if some tensors have no gradient and
+    so may be the cause.
 
-    Updates of tensors other than these stay refuted.
+    Rows on the update of a tensor that has a gradient stay refuted.
 
     Args:
         report: the report.
@@ -87,8 +88,8 @@ def suspend_crowded_updates(report: Report, inputs: Inputs, sizes: Sizes) -> Rep
 
 
 def apply_upper_bounds(report: Report, most: Callable[[ReportRow], bool]) -> Report:
-    """Makes refuted rows inconclusive whose measured slope lies below the predicted exponent, if that is only an upper
-    bound.
+    """Makes refuted rows inconclusive whose measured slope lies below the predicted exponent, if this exponent is only
+    an upper bound.
 
     Args:
         report: the report.
@@ -122,8 +123,9 @@ def find_after_experts(network: Network) -> set[str]:
 def suspend_noisy_experts(report: Report, behind: Collection[str], share: float) -> Report:
     """Makes refuted rows inconclusive where the gradient noise of few tokens can make a size larger than predicted.
 
-    Model: the engine's step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). The noise of
-    the few tokens here scales as (K/M)^(1/2), and a token's contribution to its own signal does not shrink.
+    Model: in the engine, a step averages over many tokens, of which an expert sees a share K/M ~ n^(-share). A check
+    trains on few tokens: their noise scales as (K/M)^(1/2), and a token's contribution to its own signal does not
+    shrink.
 
     Args:
         report: the report.

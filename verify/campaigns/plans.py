@@ -70,7 +70,7 @@ class Job:
         sizes: values of n.
         seeds: number of replicas at each n.
         dtype: name of a torch dtype.
-        products: inner products to measure in addition.
+        products: inner products ``<A@s, B@t>`` of quantities A after s and B after t updates, to measure in addition.
         together: number of replicas that are trained at once (see ``cells.Setup``).
         planted: powers of tensors to train with in place of the derived ones, such as ``readout.lr=N^(-1/2)``; the
             predictions do not change.
@@ -225,7 +225,7 @@ def build_job(
     Args:
         configuration: the configuration to verify.
         effort: how much to measure.
-        products: inner products to measure in addition.
+        products: inner products ``<A@s, B@t>`` to measure in addition, as in ``Job``.
         planted: powers to train with in place of the derived ones, as in ``Job``.
 
     Raises:
@@ -274,7 +274,7 @@ def load_campaign(name: str) -> list[Job]:
 
 
 def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Returns the runs unchanged, after checking that no two of them have the same name.
+    """Checks that no two runs have the same name, and returns the runs unchanged; nothing is removed.
 
     Args:
         jobs: the runs.

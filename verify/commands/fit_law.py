@@ -107,8 +107,10 @@ def parse_columns(text: str | None) -> dict[str, str]:
 def build_model(what: str, columns: Sequence[str]) -> FittedSum:
     """Returns the model to fit to a table of runs, together with formulas for the optimum if the law has one.
 
-    A name in it that is a column of the table is data, even if the law fixes it. So is a name with a fitted power in a
-    term that already has another constant: a second constant there would change nothing.
+    The names in the sum of the law are data (columns of the table) or constants to fit. A name that is a column of the
+    table is data, even if the law fixes its value. If a term would have several constants, those with a fitted power
+    are
+    data, too, since only one constant per term can be fitted.
 
     Args:
         what: the name of a law, or a sum.
@@ -135,7 +137,7 @@ def build_model(what: str, columns: Sequence[str]) -> FittedSum:
 def _find_data_names(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names in a sum that are data (columns of the table of runs) and not constants to fit.
 
-    In a term with several other names, those with a fitted power are taken to be data as well.
+    In a term with several names that are not known to be columns, those with a fitted power are taken to be data, too.
 
     Args:
         of: the sum.

@@ -111,7 +111,10 @@ class Contractions:
         return Leading(fixed, over, np.zeros(shape), NONE)
 
     def is_sampled(self, index: str) -> bool:
-        """Tells whether an index grows and its random variables are given by samples or points."""
+        """Tells whether an index grows and its random variables are given by values at samples or points
+        (``Particles`` or
+        ``Points``), not by coefficients (``Space``).
+        """
         return index in self.growing and isinstance(self.space(index), Particles)
 
     def _ones(self, index: str, where: str) -> Leading:
@@ -186,7 +189,7 @@ class Contractions:
 
     def mean(self, q: Leading, index: str) -> Leading:
         """Sums a quantity over a growing number of experts: n times the mean over samples, or zero if the mean is not
-        larger than its sampling error.
+        larger than its sampling error. The result stores the mean, and the factor n in its power of n.
         """
         space, over = self.space(index), q.over.replace(index, "")
         values = self.einsum([q.values / q.values.shape[len(q.indices) + q.over.index(index)]], [q], q.indices + over)

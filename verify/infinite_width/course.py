@@ -40,7 +40,8 @@ class Descent:
         """Makes a training on random inputs of unit length with targets 1, -1, 1, ...
 
         Args:
-            derivation: as the attribute, like ``steps``, ``lr`` and ``seed``.
+            derivation: network, ray, optimizer and powers of n, as for ``Descent``. So are ``steps``, ``lr`` and
+                ``seed``.
             samples: number of inputs.
             loss: "squared" for the squared error; with any other name the loss is the output, without targets.
 

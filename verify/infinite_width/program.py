@@ -67,7 +67,7 @@ class LimitTensor:
         updates: for each gradient of a matrix so far, the factors of this rank-one matrix.
         shares: coefficient of each of ``updates`` in the current matrix, without the power of n of the rate.
         buffer: coefficient of each of ``updates`` in the momentum of the matrix.
-        decay: decay of the momentum.
+        decay: factor by which the optimizer multiplies its momentum in every step; 0 without momentum.
         stepped: sum of all steps, for an optimizer that normalises entries, such as Adam; otherwise None.
     """
 
@@ -111,8 +111,8 @@ class Limit:
             optimizer normalises its steps, as Adam does.
 
     Attributes:
-        made: names of the signals that statements compute.
-        constants: values of the signals that no statement computes.
+        made: names of the signals that statements (equations of the network) compute.
+        constants: values of the signals that no statement computes, other than the data.
 
     Raises:
         UsageError: an axis grows at another rate than the width, or an optimizer or a statement has no rule here.
@@ -203,7 +203,7 @@ class Limit:
         """Checks that the limit supports the optimizers of all tensors.
 
         Raises:
-            UsageError: it does not support one.
+            UsageError: the limit does not support the optimizer of some tensor.
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in rules:

@@ -21,9 +21,12 @@ class Stepped:
     It is computed by a real torch optimizer on a finite tensor, in which every growing index has one position for each
     of the points that represent it (see ``Points``).
 
-    Law (OuterNonlin; Yang and Littwin 2023; routers paper, App. C.4): a step of an entry is a function of the gradients
-    of this entry; each gradient of a matrix is a sum of products of a function of the row and one of the column. When
-    the matrix is applied to a vector, the sum over columns is an expectation, at every row.
+    Law (OuterNonlin, a rule of Tensor Programs; Yang and Littwin 2023; routers paper, App. C.4): a step of an entry
+    is a
+    function of the gradients of this entry. Each gradient of a matrix is a sum of products: a random variable of the
+    row
+    times one of the column. When the matrix is applied to a vector, the sum over columns is an expectation, at every
+    row.
 
     Attributes:
         rule: the optimizer.

@@ -70,7 +70,9 @@ class Space:
     may be missing and are zero.
 
     Attributes:
-        atoms: None for an independent standard Gaussian, or a function of earlier atoms.
+        atoms: the basic variables in the order in which they were added: None for an independent standard Gaussian,
+            or a
+            function of earlier atoms.
     """
 
     atoms: list[Nonlinear | None] = field(default_factory=list)
@@ -235,7 +237,9 @@ class Particles:
         return np.stack(found)
 
     def fresh(self) -> Values:
-        """Draws samples of a further Gaussian, before it is made orthonormal and completed by changes of sign."""
+        """Draws samples of a further Gaussian. The caller makes it orthonormal to the others, and adds the samples with
+        the opposite sign.
+        """
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:

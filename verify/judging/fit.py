@@ -42,8 +42,10 @@ class Fit:
     Attributes:
         slope: least-squares slope through all sizes; NaN if it cannot be fitted.
         se: bootstrap standard error of the slope.
-        low: lower end of the interval (see the module's docstring).
-        high: upper end of the interval.
+        low: lower end of the confidence interval: a bootstrap interval over seeds, widened until it contains the
+            slope of
+            the larger half of the sizes.
+        high: upper end of this interval.
         trend: slope of the larger half of the sizes plus its difference from the slope through all sizes: where the
             slope goes if it continues to change as much.
         reach: slope extrapolated beyond the largest size, by a parabola through the larger half, if its curvature

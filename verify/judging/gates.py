@@ -46,7 +46,7 @@ def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
 
     Args:
         m: the measurement.
-        spacing: exponents are multiples of this.
+        spacing: the exponents that could occur are multiples of this.
     """
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     sizes, fewest = count_noun(len(m.sizes), "size"), f"{count_noun(seeds, 'seed')} at the size with fewest"
@@ -160,7 +160,8 @@ def _check_flat_control(m: Measurement, spacing: Fraction) -> RunGate:
 
     After the first and the last update the interval of the slope must contain 0, up to ``DRIFT``. After the first,
     where values rarely are extreme, it must contain no other possible exponent (a multiple of ``spacing``), since a
-    wide interval would hide a slope. A failure explains slopes up to the largest one in these intervals.
+    wide interval would hide a slope. If the check fails, it can explain refutations whose slope differs from the
+    prediction by up to the largest slope in these intervals (``RunGate.explains``).
     """
     name, explains = "width-independent control flat", 0.0
     slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)

@@ -26,12 +26,15 @@ def find_large_argument(m: Measurement, network: Network, prediction: Prediction
     """Returns a sentence on a function that affects a quantity and whose argument is too large, at some size, to be
     approximated by a polynomial; "" if there is none.
 
-    Quantities computed before the function depend on it only through the updates of earlier steps.
+    Quantities computed before the function depend on it only through earlier updates, so that for them its argument
+    after the last update does not count.
 
     Args:
         m: the measurement, with the sizes of arguments.
         network: the network, with its functions.
-        prediction: exponents by quantity; an argument that is predicted to fall with n must be smaller.
+        prediction: exponents by quantity; the limit for an argument (``FALLING``) is lower if the argument is
+            predicted to
+            fall with n.
         quantity: name of the quantity.
         step: number of updates done.
     """

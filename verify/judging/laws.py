@@ -45,8 +45,9 @@ class Fitted:
         high: upper end of the interval by name.
         residuals: log of the loss minus the fitted log, by run.
         misfit: a sentence on what the fit does not explain, or "".
-        broken: numbers for which some verdicts are not given, because the runs do not follow the law: name -> verdicts
-            that become INCONCLUSIVE.
+        broken: name of a fitted number -> verdicts on it that are replaced by INCONCLUSIVE, because the runs do not
+            follow
+            the law.
     """
 
     value: Mapping[str, float]
@@ -75,9 +76,10 @@ class FittedSum:
     Its unknowns are the constants (E, A, B) and the parameters in exponents (a, b).
 
     Attributes:
-        sum: the monomials.
-        names: columns of the table that occur in them (N, D); every other symbol that is raised to a power is a
-            constant to fit.
+        sum: the sum of monomials, without the constant E.
+        names: columns of the table that occur in the sum (N, D); every other symbol that is raised to a power there
+            is a
+            constant to fit (A, B).
         derived: formulas of further numbers to report, by name.
     """
 
@@ -171,7 +173,10 @@ class FittedSum:
             yield theta
 
     def name_values(self, theta: Array) -> dict[str, float]:
-        """Returns the values of parameters, derived numbers and constants by name, given the unknowns (their logs)."""
+        """Returns the values of parameters, derived numbers and constants by name. ``theta`` has the unknowns, which
+        are the
+        logs of the constants and of the parameters.
+        """
         values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
         at = {parameter(name): value for name, value in values.items()}
         found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}

@@ -81,8 +81,9 @@ class Measurement:
     def get_cleaned(self, quantity: str, step: int) -> list[Array]:
         """Returns the measured values of a quantity, one array per size, with rounding errors set to zero.
 
-        A value counts as a rounding error if it is below the precision of the whole signal of which it is a part:
-        ``h3.D`` is a part of ``h3``.
+        A value counts as a rounding error if it is as small as the error with which the run's precision rounds the
+        whole
+        signal of which it is a part, such as ``h3`` for ``h3.D``.
         """
         dtype = self.environment.get("dtype", "float64")
         clean = []

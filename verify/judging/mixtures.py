@@ -51,7 +51,7 @@ def bound_share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fr
     all sizes (see ``GOOD``), those are found in which the first power has the smallest and the largest share of the
     mean square at the largest size.
 
-    Law: two linear programs in the coefficients.
+    Law: the share is linear in the coefficients, so that either bound is the solution of a linear program.
 
     Args:
         n: the sizes.
@@ -95,9 +95,9 @@ def list_powers_below(
 ) -> tuple[Fraction, ...]:
     """Returns the predicted exponent and the next lower ones that a quantity may contain as well, in descending order.
 
-    Exponents lie ``spacing`` apart. A power may occur if the engine finds it, if it does not exceed the engine's bound
-    on the terms that it dropped, or if it is the predicted power times k corrections for a finite dimension,
-    1/dimension^(1/2) each (1/dimension in the mean square).
+    Exponents lie ``spacing`` apart. A power may occur if the engine finds it, or if it does not exceed the engine's
+    bound on the terms that the engine dropped. It may also be the predicted power times one or more factors
+    1/dimension^(1/2), since a finite dimension corrects a mean square by 1/dimension.
 
     Args:
         predicted: the exponent.

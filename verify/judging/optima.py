@@ -83,7 +83,7 @@ def find_best_rates(curves: Sequence[tuple[Array, Array]], level: float, draws: 
     Args:
         curves: for each curve, logs of the R rates in increasing order, and losses (R, runs), NaN where a rate has
             fewer runs.
-        level: confidence level, for ``wide``.
+        level: confidence level of the intervals, which decides ``BestRates.wide``.
         draws: number of samples of the errors.
 
     Raises:

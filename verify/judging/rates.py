@@ -48,7 +48,7 @@ class FittedRates(Fitted):
         settings: the sizes of every best rate, (settings, sizes).
         best: log of the best rate of every setting, (settings,).
         errors: standard errors of ``best``, (settings,).
-        by_powers: what the product of powers gives for ``best``, (settings,).
+        by_powers: log of the best rate of every setting that the fitted product of powers gives, (settings,).
     """
 
     sizes: tuple[str, ...]

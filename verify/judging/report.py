@@ -117,7 +117,7 @@ class Tally:
 
     Attributes:
         exponents: number of rows by verdict, of those that predict an exponent.
-        zeros: the same of those that are predicted to be exactly zero.
+        zeros: number of rows by verdict, of those that are predicted to be exactly zero.
     """
 
     exponents: Mapping[Verdict, int]
@@ -208,7 +208,7 @@ class Report(Rendered):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of judged rows by verdict, as text."""
+        """Number of judged rows, by the name of the verdict."""
         verdicts = Counter(row.verdict for row in self.judged)
         return {str(v): verdicts[v] for v in Verdict}
 
@@ -219,7 +219,10 @@ class Report(Rendered):
 
     @property
     def exit_code(self) -> int:
-        """The exit code; the module's docstring has the rules."""
+        """The exit code; the first rule that applies decides. 130: interrupted; 3: incomplete; 1: a row is refuted by
+        more
+        than failed gates may explain; 3: a gate failed, or too few rows agree; 0: otherwise.
+        """
         if self.incomplete:
             return 130 if self.incomplete == INTERRUPTED else 3
         if any(self._find_refuted()):
@@ -270,8 +273,8 @@ class Report(Rendered):
 
     @property
     def closing(self) -> str:
-        """The result in one line: the number of rows by verdict, and, if the run is incomplete or a gate failed, why
-        they prove nothing.
+        """The result in one line: the number of rows by verdict, and, if the run is incomplete or a gate failed, why it
+        proves nothing.
         """
         tally, failed = self.tally, sum(not g.passed for g in self.gates)
         summary, void = f"{'claims: ' if self.claims else ''}{tally}", ""

@@ -25,7 +25,10 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A number with its bootstrap standard error and confidence interval, all three NaN if there is only one seed."""
+    """A number that is estimated from several seeds, with its bootstrap standard error and confidence interval. Error
+    and
+    interval are NaN if there is only one seed.
+    """
 
     value: float
     se: float

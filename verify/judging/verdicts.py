@@ -55,8 +55,8 @@ def judge(
         prediction: by quantity an exponent, or one for each step; or the result of ``signals``.
         claims: further exponents to judge, given by the user.
         required: share of the rows not predicted to be exactly zero that must agree.
-        powers: the powers of n in every size (see ``mixtures.Powers``); by default those of the engine, if the
-            prediction is a result of ``signals``.
+        powers: for every quantity and step, the powers of n whose sum is its size (see ``mixtures.Powers``); by default
+            those of the engine, if the prediction is a result of ``signals``.
         network: the network, whose functions are checked for arguments too large for a verdict; by default that of
             ``signals``.
         direct: quantities that consist of a single product with a single power of n; a slope below their prediction
@@ -114,10 +114,15 @@ def judge(
 
 
 def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
-    """Completes the row of a quantity whose exponent the engine leaves undecided, and which was thus compared with
-    the exponent that its demand sets.
+    """Returns the row of a quantity whose exponent the engine leaves undecided, with a note that says so. Such a row
+    was
+    judged by the exponent that the demand on the quantity sets.
 
-    That is only an upper bound here, so that a smaller measured size is INCONCLUSIVE and not REFUTED.
+    This exponent is only an upper bound, so that a smaller measured size becomes INCONCLUSIVE and not REFUTED.
+
+    Args:
+        row: the row as judged.
+        asked: the demand.
     """
     verdict, note = row.verdict, row.note
     if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
@@ -135,12 +140,14 @@ class _Judge:
     Attributes:
         m: the measurement.
         prediction: exponents by quantity and step.
-        spacing: exponents are multiples of this.
+        spacing: the exponents that could occur are multiples of this.
         powers: all powers of n in every quantity (see ``mixtures.Powers``); None if unknown.
         network: the network, whose functions are checked for large arguments; None for no check.
         spoilt: for quantities dominated by rounding, their relative difference from float64.
-        direct: as for ``judge``.
-        moved: as ``_bound_with_moving_gates`` returns it.
+        direct: quantities that consist of a single product with a single power of n (see ``judge``).
+        moved: gives an upper bound on the exponent of a quantity if gates change during training; None if the network
+            has
+            no gates that matter here (see ``_bound_with_moving_gates``).
         fits: cache of the fits.
     """
 
@@ -223,8 +230,10 @@ class _Judge:
         return HELD if self.moved(quantity) is None else ""
 
     def _explain_one_seed(self, quantity: str, step: int, predicted: Fraction) -> str:
-        """Returns a note if one seed dominates the mean square over seeds and the geometric mean, in which it does not,
-        does not refute the prediction; otherwise "".
+        """Returns a note if a refutation may be due to one seed, otherwise "". This is so if one seed dominates the
+        mean
+        square over seeds, and the geometric mean over seeds, which no single seed dominates, does not refute the
+        prediction.
         """
         square = [np.square(v) for v in self.m.get_cleaned(quantity, step)]
         alone = max(float(x.max() / x.sum()) for x in square)
@@ -246,12 +255,17 @@ class _Judge:
         return bool(known) and all(abs(x - float(e)) >= 1 - DRIFT for x in slopes for e, _ in known)
 
     def _is_refuted(self, quantity: str, step: int) -> bool:
-        """Whether the measured values of a quantity refute its predicted exponent, or it has none."""
+        """Whether the measured values of a quantity refute its predicted exponent. Also true if the quantity has no
+        predicted exponent.
+        """
         predicted = self.get_prediction(quantity, step)
         return predicted is None or self.judge_row(quantity, step, predicted).verdict is Verdict.REFUTED
 
     def judge_claim(self, claim: Claim) -> list[ReportRow]:
-        """Returns the rows of a claim. A claim about every step is judged where the quantity is not exactly zero."""
+        """Returns the rows of a claim: one if it names a step, otherwise one for every step. If an exponent is
+        claimed for
+        every step, steps at which the quantity is exactly zero are left out, but for the last one if it is always zero.
+        """
         steps = range(self.m.steps + 1) if claim.step is None else [claim.step]
         rows = [self.judge_row(claim.quantity, t, claim.exponent) for t in steps]
         if claim.step is None and claim.exponent is not None:

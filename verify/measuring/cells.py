@@ -67,7 +67,7 @@ class Setup:
         seeds: number of replicas at each n.
         run: name under which the results are stored.
         dtype: name of a torch dtype, such as ``float64``.
-        products: inner products ``<A@s, B@t>`` to record in addition.
+        products: inner products ``<A@s, B@t>`` to record in addition: quantity A after s updates times B after t.
         standard: the standard parameterization of this optimizer, which must be refuted as a control; None for no such
             control.
         together: for small networks, the number of replicas that are trained at once as one cell; a large GPU profits
@@ -260,7 +260,8 @@ def collect_cells(setup: Setup, store: Store, interrupted: bool = False) -> Meas
 def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
     """Moves facts about the run, such as parameter counts and seconds, out of the measured values.
 
-    They are stored like values of quantities. Afterwards they are attributes of the measurement, or returned.
+    They are stored like values of quantities. Afterwards parameter counts, inputs and gradients are attributes of the
+    measurement; time and memory are returned.
 
     Args:
         measured: the measurement, which is changed.
@@ -290,8 +291,8 @@ def load_record(setup: Setup, cell: RunCell, store: Store) -> Table | None:
 
 
 def choose_watched(network: Network) -> tuple[str, ...]:
-    """Returns the names of up to three signals that are watched in the control: the first, the middle and the last one
-    that is a product, except the output.
+    """Returns the names of up to three signals that must show no slope in the control, where all replicas have the same
+    dimensions: the first, the middle and the last product among the equations, except the output.
     """
     signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
     spread = {round(k * (len(signals) - 1) / 2) for k in range(3)} if signals else set()

@@ -35,7 +35,8 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
     Args:
         setup: the run.
         draw: dimensions, seeds and device of the replicas.
-        checked: number of replicas whose gradients at the last step are compared with autograd's; the others record -1.
+        checked: number of replicas whose gradients at the last step are compared with autograd's; for the others the
+            difference is recorded as -1.
 
     Returns:
         Map (quantity, step) -> array of shape (S,), one value for each replica.

@@ -35,8 +35,9 @@ def find_tensors_above(network: Network, signal: str) -> frozenset[str]:
 
 
 def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
-    """Returns the tensors of a statement by which its output depends on its k-th input, so that the gradient at this
-    input passes through them.
+    """Returns the tensors that multiply the k-th input of a statement, so that the gradient at this input passes
+    through
+    them: W in ``y = W x`` for the input x.
     """
     terms = expand_product(network, s, without=k) if isinstance(s, Product) else ()
     return frozenset(x.name for term in terms for x in term.tensors)
@@ -141,8 +142,9 @@ class Backward:
         return add_tensors([self.of_use(s, self.at(s.out)) for s in self.network.uses(role)])
 
     def of_use(self, s: Product, above: Tensor) -> Tensor:
-        """Returns what one product contributes to the gradient of the tensor that it multiplies, which other products
-        may use as well. ``above`` is the gradient at the output of the product.
+        """Returns what one product contributes to the gradient of its tensor. Other products may use this tensor as
+        well,
+        and contribute to its gradient, too. ``above`` is the gradient at the output of the product.
         """
         assert s.tensor
         own = self.network.tensors[s.tensor.name]

@@ -132,8 +132,8 @@ class Moment:
         return replace(self, start=self.first.now, known=self.get_lasting()) if self.first else self
 
     def get_lasting(self) -> dict[tuple[Any, ...], Any]:
-        """Returns the cache reduced to the present signals, which do not depend on the initial weights and so stay
-        valid in a copy with others.
+        """Returns the cache reduced to the present signals. They do not depend on the initial weights, so they stay
+        valid in a copy of the network with other initial weights.
         """
         return {("signals",): self.signals()}
 
@@ -192,8 +192,9 @@ class Moment:
         return found[0] if found else torch.zeros_like(self.signals()[s.out])
 
     def _product(self, out: str, term: Term, mode: Mode, operands: Sequence[Labelled]) -> list[Tensor]:
-        """Returns the product of operands with the tensors of a term, for ``mode`` "init" with W_0, for "update" with
-        W_t - W_0, in a list, which is empty if the product is exactly zero.
+        """Multiplies operands by the tensors of a term, with their values W_0 if ``mode`` is "init", or W_t - W_0 if
+        it is
+        "update". Returns a list with the product as its only entry, or an empty list if the product is exactly zero.
         """
         indices = self.network.signals[out]
         if mode == "init":

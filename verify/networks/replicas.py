@@ -23,8 +23,8 @@ class ReplicaDraw:
     Attributes:
         dims: size of every axis that the network has.
         seeds: seeds of the tensors with a growing axis, one per replica.
-        shared: seeds of all other tensors, one per replica; the same at every size, so that limits are conditional on
-            them.
+        shared: seeds of all other tensors, one per replica; the same at every size, so that these tensors have the same
+            initial values there.
         device: the device of the tensors.
         growing: the axes that grow; None if all axes without a fixed size do.
     """

@@ -280,8 +280,8 @@ class TorchRun:
         return build_view(self, own, own)
 
     def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> SignalEntries:
-        """Raises NotMeasured: the engine predicts the ratio of the gradient of an extra loss to that of the output, but
-        here the two gradients are measured separately.
+        """Raises NotMeasured in any case: the engine predicts the ratio of the gradient of an extra loss to that of the
+        output, but in a training run the two gradients are measured separately.
         """
         raise NotMeasured(f"the ratio is not measured; measure the gradients of {loss} and of the output instead")
 

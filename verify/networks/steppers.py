@@ -137,8 +137,9 @@ class Stacks(torch.optim.Optimizer):
 
 
 class Muon(Stacks):
-    """Applies ``torch.optim.Muon`` to every matrix of a stack, and multiplies the learning rate by one of the factors
-    ``SHAPES`` of the matrix's shape.
+    """Applies ``torch.optim.Muon`` to every matrix of a stack, and multiplies the learning rate by a factor that
+    depends
+    on the matrix's shape, as one of the rules in ``SHAPES`` says.
     """
 
     def compute_direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
@@ -155,8 +156,11 @@ class Muon(Stacks):
 class NorMuon(Muon):
     """Muon whose steps have rows of equal size, and the same norm as Muon's own step.
 
-    Law: row k of UV^T is divided by the root of a running mean of its mean square; then the matrix is rescaled to the
-    norm of UV^T. Source: Li et al. (2025), and their code at e5aaaf42.
+    Law: UV^T is Muon's step, the momentum with all singular values set to about 1. Row k of it is divided by the root
+        of a
+    running mean of its mean square; then the matrix is rescaled to the norm of UV^T. Source: Li et al. (2025), and
+    their
+    code at e5aaaf42.
     """
 
     beta2 = 0.95
@@ -235,7 +239,7 @@ class Hyperball(Stacks):
 
 
 class AdamH(Hyperball):
-    """Hyperball (see there) with the step of Adam with a negligible epsilon."""
+    """Keeps every matrix on a sphere, as ``Hyperball`` does, and takes the step of Adam with a negligible epsilon."""
 
     betas = 0.9, 0.999
 
@@ -249,7 +253,7 @@ class AdamH(Hyperball):
 
 
 class MuonH(Hyperball, Muon):
-    """Hyperball (see there) with the step of Muon."""
+    """Keeps every matrix on a sphere, as ``Hyperball`` does, and takes the step of Muon."""
 
 
 def get_shrinkage(group: Mapping[str, Any]) -> Tensor | float:

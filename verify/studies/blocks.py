@@ -1,9 +1,9 @@
 """Experiments that train a configuration at several sizes and compare the measured exponents with the engine's.
 
 The configuration may start saturated (standard parameterization) or have an epsilon other than the derived one. If
-Adam's epsilon is above the gradients, its step is ``gradient / epsilon``, so that d is an exponent like any other; if
-it is below a gradient that a symmetry cancels, noise is amplified to a Theta(1) step. Read next: ``measuring/runs.py``
-(trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
+Adam's epsilon is above the gradients, its step is ``gradient / epsilon``, so that the exponent d of epsilon counts like
+any other; if epsilon is below a gradient that a symmetry cancels, noise is amplified to a Theta(1) step. Read next:
+``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def measure_block(
         architecture: name of the network.
         regime: regime of the axes.
         epsilon: powers that replace those of Adam's epsilon, as for `with_epsilon`.
-        share: the power to which all other epsilons are raised.
+        share: the power to which the derived epsilons of all other roles are raised.
         scale: factor on the sizes, for quantities that underflow or converge late.
         more: factor on the number of seeds, for quantities that are rare or have few entries.
 

@@ -59,7 +59,8 @@ class Target:
 
 
 def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
-    """Fits a constant on each chart (cube) to noisy samples, and returns the mean square of each error in ``ERRORS``.
+    """Fits a constant on each chart (cube) to noisy samples of the target, and returns three mean square errors: of the
+    best constants, of the fitted constants relative to the best ones, and of the fitted constants in total.
 
     A chart without samples predicts 0.
 
@@ -88,11 +89,13 @@ def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple
 def draw_charts(
     how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
-    """Measures one error against the number M of charts.
+    """Draws noisy samples of the target, fits a constant on each of M charts (cubes), and measures how one error of the
+    fit depends on M.
 
     Args:
         how: the numbers of charts (its ``sizes``) and the number of replicas.
-        names: a single name of ``ERRORS``, the error to measure.
+        names: a single name of an error: "approximation" (of the best constants), "estimation" (of the fitted constants
+            relative to the best ones) or "error" (in total).
         beta: Hoelder exponent of the target.
         d: number of arguments of the target.
         samples: number of samples.

@@ -69,8 +69,9 @@ class Schedule:
     """The size of a mixture, and the hyperparameters of its training.
 
     The paper gives eta and eta_r but neither sigma_0 nor T, and with unit signals its rates leave the loss near log 2.
-    The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults are the same dynamics for unit
-    signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta, s^2 eta_r, s sigma_0), because expert steps are normalised.
+    The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults give the same dynamics for unit
+    signals: to train on s x with (eta, eta_r, sigma_0) is to train on x with (s eta, s^2 eta_r, s sigma_0), because
+    expert steps are normalised.
 
     Attributes:
         experts: number of experts M.
@@ -98,7 +99,7 @@ class Examples:
     Attributes:
         x: patches in random order, (n, P, d).
         y: labels, +-1, (n,).
-        cluster: clusters, (n,).
+        cluster: the number of the cluster of each example, (n,).
     """
 
     x: Tensor
@@ -122,7 +123,7 @@ def sample_examples(
     Args:
         n: number of examples.
         law: distribution of the data.
-        directions: v_k, then c_k, shape (2 K, d).
+        directions: the label signals v_k of all clusters, then their centres c_k, shape (2 K, d).
         generator: source of random numbers.
         device: device of the result.
     """
@@ -207,8 +208,9 @@ def compute_dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float
     """Returns the entropy (6.1) in nats of the clusters that an expert receives, averaged over examples; at most log K.
 
     Args:
-        dispatch: number of examples by cluster and expert, (K, M). The inner sum of (6.1) runs over clusters k, not
-            "K".
+        dispatch: number of examples by cluster and expert, (K, M). The index of the inner sum of (6.1) is the cluster
+            k,
+            not "K".
     """
     sent = np.asarray(dispatch, dtype=np.float64)
     load = sent.sum(0)

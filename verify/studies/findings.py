@@ -192,8 +192,8 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
 
 
 def find_power(e: Fraction | None, of: str = "n") -> str:
-    """Formats an exponent as a power such as ``n^(-1/2)`` or ``n^0``, and None as ``zero``. ``of`` is the symbol of the
-    base.
+    """Formats an exponent as a power such as ``n^(-1/2)`` or ``n^0``, and None (the size is exactly zero) as ``zero``.
+    ``of`` is the symbol of the base.
     """
     if e is None:
         return "zero"

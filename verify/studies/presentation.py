@@ -66,8 +66,10 @@ def _build_row(f: Finding) -> tuple[Piece, ...]:
 
 @document_of.register
 def build_study_document(r: Study) -> Document:
-    """Returns the document of a study: optima and regrets by size, then drifts, improvements and comparisons with
-    verdicts, and a closing line."""
+    """Returns the document of a study. It lists the best learning rate of every size, and by how much the loss at the
+    best rate of the first size exceeds the smallest loss (the regret). Then come, each with its verdict, the drift of
+    the best rate with the width, the improvement of the best loss, and comparisons of the parameterizations.
+    """
     axes = list(r.series[0].curves[0].dims)
     header = ("", *axes, "parameters", "log2 lr", "interval", "loss", "transferred", "regret", "interval")
     optima = [(s.name, *_format_optimum(c, s.at)) for s in r.series for c in s.curves]

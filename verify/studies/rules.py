@@ -204,7 +204,10 @@ class Replicas(nn.Module):
         return self.mix_experts(h, select_largest(h @ self.weights["router"].mT, self.active))
 
     def mix_experts(self, h: Tensor, mask: Tensor) -> Tensor:
-        """Returns the logits of signals h (S,B,N), computed by the experts in a mask (S,B,M)."""
+        """Returns the logits (S,B,classes) of the readout, given the signals h (S,B,N) before the experts. ``mask``
+        (S,B,M)
+        has a 1 for each expert that is used.
+        """
         w = self.weights
         gates = (h @ w["router"].mT).sigmoid() * mask
         h2 = (h @ w["expert_in"].flatten(1, 2).mT).unflatten(-1, (self.count, -1))
@@ -223,8 +226,9 @@ def select_largest(psi: Tensor, active: int) -> Tensor:
 def compute_balance_loss(psi: Tensor, mask: Tensor) -> Tensor:
     """Returns the load-balancing loss M sum_i f_i P_i of every replica, (S,). It is 1 at perfect balance.
 
-    f_i: share of the routed pairs that go to expert i; P_i: mean over tokens of phi_i / sum_j phi_j.
-    Source: Fedus et al. (2022), with normalised sigmoid scores for the softmax.
+    f_i: share of expert i in all pairs (token, selected expert); P_i: mean over tokens of phi_i / sum_j phi_j, where
+    phi is the sigmoid of the logits ``psi``.
+    Source: Fedus et al. (2022), with these normalised sigmoids in place of the softmax.
     """
     share = mask.sum(-2) / mask.sum((-2, -1))[..., None]
     scores = psi.sigmoid()

@@ -177,7 +177,8 @@ def run_experiments(
         how: device, sizes and seeds.
         pool: the processes that train.
         store: keeps completed trials for the next time.
-        watch: called with the number of completed trials and the title of the last one.
+        watch: called before the first trial and after each one with the number of completed trials and a title: that of
+            the experiment, then that of the last trial.
 
     Raises:
         UsageError: a trial failed.

@@ -45,11 +45,11 @@ class Course:
 
     Attributes:
         how: model, data and number of steps, common to all training runs.
-        seeds: the model is trained once for each.
+        seeds: every model is trained once for each of these seeds.
         pool: the processes that train.
         watch: called after each training run with the cost of all runs, the cost of the finished ones, and a
             description of the last one.
-        store: keeps the losses.
+        store: keeps the losses of completed training runs, so that none is trained twice.
     """
 
     how: How
