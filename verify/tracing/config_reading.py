@@ -146,7 +146,12 @@ def read_probed_config(
 
 
 def _get_own_factors(reading: TracedModel) -> tuple[Any, Any]:
-    """Returns the powers by which the module itself multiplies: where a multiplier stands, and at single parameters."""
+    """Returns the powers of the sizes by which a module itself multiplies, so that two readings can be compared.
+
+    Returns:
+        The factors that stand where the equations have a multiplier (``TracedModel.factors``), and those before
+        products with a single parameter (``Network.multiplied``).
+    """
     return reading.factors, reading.network.multiplied
 
 
@@ -171,7 +176,8 @@ def _fit_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]
 def merge_layer_names(reading: TracedModel) -> TracedModel:
     """Renames the parameters of a model that was read with one layer, so that they stand for every layer.
 
-    ``layers.0.up`` becomes ``layers.*.up``. Other numbers are masked, too, if the names remain distinct.
+    ``layers.0.up`` becomes ``layers.*.up``. Other numbers in the names become ``*``, too, as long as no two names
+    become equal.
     """
     names = [dict(zip(reading.roles, (mask_numbers(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
     apart = next((x for x in names if len({*x.values()}) == len(x)), {})

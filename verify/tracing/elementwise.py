@@ -300,7 +300,7 @@ def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
     """Check that a mask keeps the same share of the entries in each build of the module (up to 0.2).
 
     Raises:
-        Unreadable: it does not.
+        Unreadable: the share of the entries that the mask keeps differs between builds.
     """
     shares = [float(mask.double().mean()) for mask in masks]
     if max(shares) - min(shares) > MAX_SHARE_CHANGE:

@@ -166,7 +166,7 @@ class EquationNames:
         return self.axis_of[index]
 
     def is_growing(self, index: IndexClass) -> bool:
-        """Returns whether the axis of an index may grow."""
+        """Returns whether the axis to which the size of an index is proportional is one that may grow, such as N."""
         return self.find_axis(index) not in FIXED
 
     def assign_index_names(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:

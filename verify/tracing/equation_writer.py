@@ -61,9 +61,10 @@ class NetworkWriter:
             multiplies there already.
         multiplied: for each parameter, the powers of the sizes by which the module multiplies its product with a
             signal, as in ``(w @ x) / n``, where no multiplier stands.
-        absorbed: the same for every parameter that occurs in a product, by its name in the module, also if there are
-            none.
-        multipliers: ``factors`` with the names of the parameters of the product, while the equations are being written.
+        absorbed: for every parameter that occurs in a product, by its name in the module, the powers of the sizes as
+            in ``multiplied``; empty if the module multiplies by none. It serves to check that all uses agree.
+        multipliers: for each multiplier, the same as in ``factors``, and the names of the parameters in the product
+            that it multiplies; ``factors`` is computed from this when all equations are written.
         summed_axes: for each parameter, the sets of growing axes that its uses sum over. A parameter with several
             sets is used in different ways, like tied embeddings.
         gate_powers: for each node that holds gates, the powers of the sizes that their values are proportional to.
@@ -315,11 +316,12 @@ def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], the
     Args:
         names: names of axes, indices and tensors.
         node: the parameter.
-        mine: its indices.
-        there: the indices of the sum.
+        mine: the indices of the parameter.
+        there: the indices of the sum, which the term must have.
 
     Raises:
-        Unreadable: it is no single parameter, or a scalar and the input has no fixed axis to sum over.
+        Unreadable: the node is a sum or product of parameters, or a scalar parameter while the input has no axis of
+            fixed size, which a scalar would need as an index to sum over.
     """
     if not isinstance(node, Parameter):
         raise node.fail("adds a sum or product of parameters to a signal; add a single parameter")
@@ -409,7 +411,8 @@ def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]
     """Returns, for each multiplier, the path of the module and the powers of the sizes by which the module multiplies
     there.
 
-    What the parameters of the product absorb (``_absorb_factor``) is divided out.
+    If a parameter in the product that the multiplier stands before already makes up for a power of the sizes
+    (``_absorb_factor``), this power is divided out.
     """
     factors = {}
     for name, (where, own, tensors) in writer.multipliers.items():
