@@ -119,7 +119,11 @@ class DominatorTree:
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
     def _find_common_dominator(self, numbers: Sequence[int]) -> int:
-        """Returns the latest tensor that dominates all of the given tensors, or is the only one of them."""
+        """Returns the latest tensor through which the computation of all given tensors passes.
+
+        The computation of a tensor counts as passing through the tensor itself, so that for a single one it is
+        returned.
+        """
         a = numbers[0]
         for b in numbers[1:]:
             while a != b:
@@ -347,7 +351,9 @@ class KnownFunctions:
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
     def _is_readable(self, number: int) -> bool:
-        """Tests whether equations can express all calls that compute a tensor, by rules and recognised functions."""
+        """Tests whether equations can express a tensor, since each call that computes it has a rule or is part of a
+        recognised function.
+        """
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
@@ -622,6 +628,8 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
 def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int], numbers: Sequence[Any]) -> PerBuild:
     """Removes from the factors of a layer norm the effect of a variance that divides by n - 1 in place of n.
 
+    Without this, a factor such as ((n - 1) / n)^(1/2) would be no power of the sizes.
+
     Args:
         maps: the function in each build of the module.
         over: dimensions over which the norm goes; they have n entries together.
@@ -643,9 +651,10 @@ def _snap_to_one(numbers: Sequence[Any]) -> PerBuild:
 
 
 def _measure_power_error(numbers: PerBuild) -> float:
-    """Measures how far factors, one for each build of the module, are from powers of a size that doubles.
+    """Measures how far a factor, given in each build of the module, is from a power of the size that the build doubles.
 
-    The powers are multiples of 1/4. The result is 0 for exact powers whose first factor is 1.
+    Such a power multiplies the factor of the first build by 2^(k/4) with an integer k. The result is 0 if all factors
+    are of this form and the first one is 1; it serves to choose the best of several candidates.
     """
     powers = [4 * torch.tensor(c / numbers[0]).abs().log2() for c in numbers]
     return float(sum(abs(p - p.round()) for p in powers)) + 1e-3 * abs(numbers[0] - 1)

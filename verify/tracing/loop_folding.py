@@ -99,8 +99,12 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
 
 
 def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBuild = ()) -> ContractionNode:
-    """Return a node that multiplies one signal by a factor (1 if empty), in place of ``node``, whose dimensions it
-    has.
+    """Return a product that takes the place of a node and has its dimensions: ``sources`` (one signal) times a factor.
+
+    Args:
+        node: The node that is replaced.
+        sources: The signal, with the labels of its dimensions.
+        factor: The factor in each build of the module; empty for 1.
     """
     labels = dict(enumerate(node.indices))
     made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
@@ -151,7 +155,9 @@ class LoopFolder:
         return self.folded[node.number]
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
-        """Return the node with new sources, in which the terms that loops made are merged."""
+        """Return a copy of the node that is computed from folded sources: in these, the terms that loops made are
+        merged.
+        """
         return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
@@ -268,7 +274,8 @@ class MergedTerms:
         self.loop_slot = fold
 
     def join_loop_index(self, parameters: dict[str, TracedNode]) -> None:
-        """Declare the index of the loop to be the same as that of earlier loops over the same parameters.
+        """Declare the index of this loop to be the same as that of earlier loops that use the same parameters, since
+        both then count the same experts or layers.
 
         Args:
             parameters: The merged parameters of all loops so far, by name; those of this loop are added.
@@ -286,14 +293,16 @@ class MergedTerms:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies_between_terms(self, numbers: Iterable[int]) -> bool:
-        """Return whether a number differs between the terms. If so, it must be the number of the iteration (layer or
-        expert).
+        """Return whether a number, such as 3 in the name ``experts.3.up``, differs between the terms of the loop.
+
+        If it differs, it must be the number of the iteration (layer or expert), which is then kept in ``loop_numbers``.
 
         Args:
             numbers: The number in each term.
 
         Raises:
-            UnlikeTerms: Some are equal and others not, or they are not the numbers by which the terms differ elsewhere.
+            UnlikeTerms: The number differs between some terms only, or not in the same way as a number that was seen
+                before.
         """
         values = tuple(numbers)
         if len(set(values)) == 1:
@@ -304,7 +313,10 @@ class MergedTerms:
         return True
 
     def merge_nodes(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
-        """Merge the nodes at the same place in each of the terms into one node.
+        """Merge nodes that take the same place in each of the terms into one node.
+
+        Args:
+            nodes: One node of each term, such as the parameters ``experts.0.up``, ``experts.1.up``, ...
 
         Returns:
             The node; the new number of each of its dimensions; the dimension that is the index of the loop, or None

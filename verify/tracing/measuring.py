@@ -150,10 +150,10 @@ class TrainingWatch:
 
     @cached_property
     def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
-        """Maps each signal whose change is measured to its printed name, the call that makes it, and its position in
-        the result.
+        """Maps each signal of the equations whose change is measured to its printed name, the call that makes it, and
+        its position among the tensors that this call returns.
 
-        These are the signals that are neither products with a parameter nor gates.
+        Measured are the signals that are neither products with a parameter nor gates nor constants.
         """
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
         made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
@@ -197,9 +197,10 @@ class TrainingWatch:
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
     def _list_keys(self, name: str, uses: int) -> list[str]:
-        """Returns the names of the products of a parameter with signals, "" for a product that is not measured.
+        """Returns the names of the products of a parameter with signals, as in ``_make_key``.
 
-        The list is empty if the network lacks the parameter.
+        A product that is not measured has "" in place of its name. The list is empty if the network lacks the
+        parameter.
 
         Args:
             name: the parameter.
@@ -211,18 +212,23 @@ class TrainingWatch:
         return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
     def _make_key(self, role: str, k: int) -> str:
-        """Returns the name of product number ``k`` with a parameter: ``qkv``, ``qkv 2``, ... without the numbers of
-        its parts.
+        """Returns the name of product number ``k`` (from 0) with a parameter: ``qkv``, ``qkv 2``, ...
+
+        Args:
+            role: the name of the parameter in the network; the number of a part, as in ``qkv[0]``, is removed.
+            k: the number.
         """
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
         """Runs the module and returns the root mean square of every measured quantity by name.
 
-        It is NaN for an expert that no token reaches, or that processes other tokens than at creation.
+        It is NaN for an expert that no token reaches, or that now gets another number of tokens than when this object
+        was created.
 
         Raises:
-            UsageError: the module makes other calls than at creation although it selects no experts.
+            UsageError: the module now makes other calls than when this object was created, although it selects no
+                experts.
         """
         now, first = self._record(), self.first
         there = self._align_with_first(now)
@@ -440,7 +446,9 @@ def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
 
 
 def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
-    """Returns whether a call applies a matrix to a weight, so that the weight acts like a signal.
+    """Returns whether a call applies a matrix to a smaller weight, so that this weight acts like a signal.
+
+    An example is ``W @ v`` with two parameters: the matrix W is applied to the vector v.
 
     Args:
         call: the call.
@@ -465,7 +473,9 @@ def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run:
 
 
 def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
-    """Returns the sorted positions that a top-K call selected."""
+    """Returns the positions that a top-K call selected, sorted along its last dimension, so that two runs can be
+    compared.
+    """
     places: list[Any] = run.tensors[[*iterate_refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
@@ -503,6 +513,6 @@ def _subtract(x: Tensor | None, before: Tensor) -> Tensor:
 
 
 def _compute_mean_square(x: Tensor) -> float:
-    """Returns the mean square of the entries: NaN for an empty tensor, infinity if an entry is not a number."""
+    """Returns the mean of the squared entries: NaN for an empty tensor, infinity if an entry is NaN."""
     square = float(x.double().square().mean())
     return math.inf if math.isnan(square) and x.numel() else square

@@ -191,8 +191,10 @@ class ModelOption:
 
 
 def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns for each multiplier the power of the sizes by which the module must still multiply, as text; "" if none
-    is left.
+    """Returns, for each multiplier, the power of the sizes by which the code of the module must still multiply.
+
+    This is the power that the derivation asks for, divided by the one that the module already multiplies by; "" if
+    nothing is left to do.
 
     Args:
         model: what was read from the module.

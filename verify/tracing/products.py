@@ -141,8 +141,10 @@ def assign_labels(
 
 
 def assign_broadcast_keys(views: Sequence[View]) -> tuple[list[Operand], range]:
-    """Returns tensors with keys that match their dimensions from the last one on, as in broadcasting, and the
-    result's keys.
+    """Gives the dimensions of tensors keys so that they are matched from the last one on, as in broadcasting.
+
+    Returns:
+        Each tensor with the keys of its dimensions, and the keys of the result of the elementwise operation.
     """
     n = max(len(v.dims) for v in views)
     return [(v, range(n - len(v.dims), n)) for v in views], range(n)
@@ -271,8 +273,11 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
 
 
 def _find_common_factor(node: TracedNode) -> PerBuild:
-    """Returns the factor of a product of signals without a sum along a growing axis, or of a signal and a gain, which
-    starts at one number whatever the sizes are; of a sum, the one that all terms share; empty if there is none."""
+    """Returns the number by which a whole node is multiplied, in each build of the module; empty if there is none.
+
+    A product has one if it sums along no growing axis, and if it has weights, along no axis at all (a signal times a
+    gain). A sum has the number that all of its terms share.
+    """
     if node.is_weight or node.value_function is not None:
         return ()
     if isinstance(node, SumNode | EntryPick):

@@ -398,7 +398,7 @@ def _read_or_use_as_data(reader: Reader, read: Sequence[View], make: Callable[[]
         What ``make`` returns, or the results as constants.
 
     Raises:
-        UsageError: ``make`` fails, and the call reads a parameter or has a result whose shape grows.
+        UsageError: ``make`` fails, and the call depends on a parameter or has a result whose shape grows.
     """
     try:
         return make()
@@ -419,7 +419,7 @@ def stop_gradient(reader: Reader, x: View) -> View:
     Constants, and parameters that get no gradient elsewhere either, are returned unchanged.
 
     Raises:
-        Unreadable: it is a matrix that is trained elsewhere.
+        Unreadable: x is a matrix made of parameters, some of which get a gradient where they are used elsewhere.
     """
     if x.is_constant or (x.node.is_weight and not has_trained_parameter(reader, x.node)):
         return x

@@ -167,8 +167,8 @@ class WeightUses:
             self._note_unsummed(number)
 
     def _follow_call(self, call: TorchCall) -> None:
-        """Updates by one call which tensors are known to be weights and signals, and notes how the call uses
-        weights.
+        """Follows one call: notes which of its results are weights or signals, and how it uses the weights that it
+        takes.
         """
         read, outs = list(call.iterate_inputs()), list(iterate_refs(call.result))
         name, made = normalise_call_name(call.name), outs[0].number if outs else None
@@ -191,11 +191,11 @@ class WeightUses:
                 self._note_use(call, name, k, read[k].number, made, acted)
 
     def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
-        """Notes that the result of a call stands for several weights, whose sum or product it is.
+        """Notes that the result of a call, such as W + B A, stands for the weights of which it is a sum or product.
 
         Args:
             name: name of the call in the table of rules.
-            held: numbers of the weights.
+            held: numbers of the weights that the call takes.
             made: number of the result.
         """
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
@@ -208,7 +208,9 @@ class WeightUses:
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
-        """Tests whether a call only permutes the dimensions of one weight; if so, its result counts as this weight.
+        """Tests whether a call only permutes the dimensions of one weight, or changes its entries one by one.
+
+        If so, the method notes that its result stands for this weight, with the order of its dimensions.
 
         Args:
             call: the call.
@@ -266,9 +268,10 @@ class WeightUses:
             self._add_use(x, *(tuple(own[d] for d in side) for side in at or ()))
 
     def _note_unsummed(self, number: int, over: Sequence[int] = ()) -> None:
-        """Notes how a table or a weight is used of which no call sums a product with a signal.
+        """Notes how a weight is used that no matrix product applies to a signal.
 
-        This holds for rows of a table (an embedding), and for a product with a signal entry by entry.
+        Such weights are a table whose rows are selected (an embedding), and one that multiplies a signal entry by
+        entry.
 
         Args:
             number: number of the tensor: the rows, or the product.
@@ -557,8 +560,8 @@ class ShapeNetwork:
 
 
 def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
-    """Returns the reading without the note that the number of experts' matrices grows, unless M is one of the growing
-    axes.
+    """Returns a copy without the notes that the number of a parameter's matrices (one for each expert) grows, unless
+    M is among the axes that grow for this user.
     """
     notes = [x for x in reading.notes if x[1] != GROWING_MAP_COUNT or "M" in growing]
     return replace(reading, notes=notes)

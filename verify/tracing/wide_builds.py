@@ -82,7 +82,7 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
 
 
 def _power_below(ratio: float) -> int:
-    """Returns the largest power of two that is at most ``ratio`` and at most ``WIDE_RATIO``."""
+    """Returns the largest power of two that is at most ``ratio`` and at most ``WIDE_RATIO``; 1 if ``ratio`` is below 1."""
     return next((2**k for k in reversed(range(WIDE_RATIO.bit_length())) if 2**k <= min(ratio, WIDE_RATIO)), 1)
 
 
