@@ -66,7 +66,7 @@ STRUCTURE_DEPTH = 6
 
 
 class PossibleCancellation(Unreadable):
-    """The error for a difference of two signals that may cancel, so that its size is unknown."""
+    """The error for a difference of two signals that may cancel, so that the size of the difference is unknown."""
 
 
 def derive_same_size(
@@ -82,7 +82,7 @@ def derive_same_size(
     Args:
         reader: The reader.
         x: The signal.
-        value_function: Computes the tensor from x; both have the shape of the torch tensor.
+        value_function: Computes the value of the tensor from the value of x, as torch does.
         kind: Class of the new node: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
         entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to slices.
         fields: Other attributes of the node.
@@ -107,7 +107,8 @@ def apply_function(
         name: Name of the function in the equations.
         x: The signal.
         value_function: Computes the value of the function from the value of the node of x.
-        over: The dimensions of the node along which it mixes entries, as a norm does; empty if it is elementwise.
+        over: The dimensions of the node of x along which the function mixes entries, as a norm does; empty if it is
+            elementwise.
         kind: Class of the new node.
         fields: Other attributes of the node.
     """
@@ -297,7 +298,11 @@ def add_constant(reader: Reader, x: View, by: View) -> View:
 
 
 def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
-    """Check that a mask keeps the same share of the entries in each build of the module (up to 0.2).
+    """Check that a mask keeps nearly the same share of the entries (up to a difference of 0.2) in each build.
+
+    Args:
+        reader: The reader.
+        masks: The mask in each build of the module; it is nonzero at the entries that are kept.
 
     Raises:
         Unreadable: the share of the entries that the mask keeps differs between builds.
@@ -322,10 +327,15 @@ def compute_structure_key(
 ) -> Any:
     """Describe how a signal is computed, by a key; the difference of two signals with equal keys may cancel.
 
-    The key has the kinds of nodes up to ``depth`` levels deep, and the names of parameters. Inside functions these
-    names do not count: relu(A x) and relu(B x) have equal keys, and their means cancel in a difference. If
-    ``with_names`` is false, names count nowhere. Subtracted means do not change the key, nor do stopped gradients if
-    ``ignore_stops`` is set.
+    The key lists the kinds of the nodes from which the signal is computed, and the names of parameters. Inside
+    functions these names do not count: relu(A x) and relu(B x) have equal keys, since their means cancel in a
+    difference. Factors, rotations and subtracted means do not change the key.
+
+    Args:
+        node: The signal.
+        with_names: Whether names of parameters count at all.
+        depth: How many steps back from the signal the key goes.
+        ignore_stops: Whether stopped gradients do not change the key either.
     """
     node = skip_same_size_nodes(node)
     while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):

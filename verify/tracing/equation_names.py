@@ -143,7 +143,8 @@ class EquationNames:
     def find_axis(self, index: IndexClass) -> str:
         """Returns the axis to which the size of an index is proportional: N for an index of size 4 N.
 
-        For an index of fixed size, or of an axis that never grows, this is S (tokens), D (input) or E (others).
+        An index that does not grow gets an axis of fixed size: S if it counts tokens, D if it is another dimension of
+        the input, and E otherwise.
 
         Raises:
             Unreadable: the size is not proportional to one axis.
@@ -223,9 +224,9 @@ class EquationNames:
         return self.signals[node.number]
 
     def name_parameter(self, node: Parameter) -> str:
-        """Returns the symbol of a parameter in the equations; a part of a parameter has its own.
+        """Returns the symbol of a parameter in the equations; a part of a parameter has a symbol of its own.
 
-        It is also recorded which slice of the parameter the part is.
+        For a part, the method also records which slice of the parameter it is (``spans``).
 
         Raises:
             Unreadable: two parts overlap.

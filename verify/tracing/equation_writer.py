@@ -362,10 +362,10 @@ def _write_parameter_as_signal(writer: NetworkWriter, node: Parameter, indices: 
 
 
 def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
-    """Returns, for each parameter, the growing axes that a product with it sums over; a set of these for its
-    different uses.
+    """Returns, for each parameter, over which growing axes the products that contain it sum.
 
-    A parameter with several is tied: it is used in different ways, like an embedding that is also the readout.
+    The value is a set with one tuple of axes for each different use of the parameter. With several tuples the parameter
+    is tied, that is, used in different ways, like an embedding that is also the readout.
     """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
@@ -377,7 +377,13 @@ def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> d
 
 
 def _list_summed_axes(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
-    """Returns the growing axes that a product sums over, among the indices with these labels."""
+    """Returns the growing axes over which a product sums, as far as their indices have one of the given labels.
+
+    Args:
+        names: names of axes, indices and tensors.
+        node: the product.
+        labels: labels of indices, such as those of one of its factors.
+    """
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 

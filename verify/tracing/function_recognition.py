@@ -202,8 +202,8 @@ class RecordedFunction:
         names = {self.x: 0}
 
         def describe_ref(ref: TensorRef) -> Any:
-            """Returns the position of an intermediate result among the results, or the shape and values of a
-            constant.
+            """Returns what stands for a tensor in the key: for the argument or an intermediate result a number, in the
+            order of the calls; for a constant its shape and values.
             """
             if ref.number in names:
                 return names[ref.number]
@@ -296,7 +296,8 @@ class KnownFunctions:
     def find_function(self, y: int) -> KnownFunction | None:
         """Returns the recognised function that computes a tensor from an earlier one.
 
-        Of several, the one with the lowest ``KnownFunction.rank`` is chosen, then the one with the earliest argument.
+        If it is a known function of several earlier tensors, the one with the lowest ``KnownFunction.rank`` is chosen,
+        and of equal ones the one with the earliest argument.
 
         Args:
             y: the tensor.
@@ -324,21 +325,25 @@ class KnownFunctions:
         return best
 
     def _has_plain_calls_between(self, x: int, y: int) -> bool:
-        """Tests whether all calls that compute y from x are linear and can be read one by one (see
-        ``_are_plain_calls``).
+        """Tests whether all calls that compute y from x are linear and can be read by their rules.
+
+        If so, nothing is gained by recognising them together as one function (``_are_plain_calls``).
         """
         return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
-        """Returns the tensors of which a tensor is a function and that have its shape in each build, earliest first."""
+        """Returns the earlier tensors x for which y is a function of x alone and has the shape of x in each build.
+
+        The earliest one comes first.
+        """
         shapes = [run.tensors[y].shape for run in self.runs]
         return [x for x in self.tree.list_dominators(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
     def _are_plain_calls(self, calls: Sequence[TorchCall]) -> bool:
-        """Tests whether every call is linear and can be read one by one.
+        """Tests whether every one of the calls is linear and can be read by its rule.
 
-        This holds if it has a rule (no nonlinear one), at most one tensor argument that is not constant, and no
-        complex tensor.
+        A call is so if it has a rule that is not that of a nonlinear function, at most one tensor argument that
+        depends on a parameter or the input, and no complex tensor.
         """
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in iterate_refs((c.arguments, c.result))) for c in calls)

@@ -55,8 +55,9 @@ class TrainingWatch:
     Attributes:
         first: the recording at creation.
         switched: whether any token has since been routed to other experts.
-        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it
-            is no affine function, and vectors to which it applies a matrix.
+        read_as_signals: for each call, by key, the numbers of the weights that it uses as signals. A weight is used
+            so if the call divides it by its own norm or is no affine function of it, or if it is a vector to which
+            the call applies a matrix.
         weights: for each tensor made of parameters alone, by number, the names of these parameters.
         chosen: numbers of the integer tensors that depend on computed values, such as the result of a top-K.
         products: for each parameter, the calls that multiply it with a signal, each with the number of the tensor
@@ -285,15 +286,17 @@ class TrainingWatch:
         return replace(now, tensors=tensors)
 
     def _find_later_calls(self, call: TorchCall, signals: Sequence[str]) -> list[tuple[int, TorchCall]]:
-        """Returns the calls after a product that belong to the same product in the equations, as the sum of
-        ``(w * x).sum(-1)``, each with the number of the tensor that it takes.
+        """Returns the later calls that belong to the same product in the equations as a call that multiplies.
+
+        In ``(w * x).sum(-1)``, this is the sum after the multiplication.
 
         Args:
             call: the call that multiplies.
             signals: the signals in the equations that the product makes.
 
         Returns:
-            The calls in order. Empty if the call makes the signal itself, or if a call in between takes other tensors.
+            The later calls in order, each with the number of the tensor that it takes, which the call before it made.
+            Empty if ``call`` makes the signal itself, or if a later call takes other tensors, too.
         """
         ends = {self.traced.calls[x][:3] for x in signals if x in self.traced.calls}
         if not ends or call.key in ends:
@@ -345,10 +348,10 @@ class TrainingWatch:
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def replace_parameter(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
-            """Returns the tensor ``number`` for another value of the parameter, ``value`` of the one in the recording.
+            """Returns what the tensor ``number`` would be if the parameter had another value.
 
-            If the tensor depends on other parameters or not linearly on this one, ``value`` is applied to the tensor
-            itself.
+            This value is ``value`` of the one in the recording. If the tensor also depends on other parameters, or not
+            linearly on this one, ``value`` is applied to the tensor itself.
             """
             if not alone:
                 return value(run.tensors[number])
@@ -369,7 +372,9 @@ class TrainingWatch:
         }
 
     def _is_multiple(self, name: str, number: int) -> bool:
-        """Returns whether a tensor is linear in a parameter, with a coefficient that depends on no other parameter.
+        """Returns whether a tensor made of parameters changes linearly with one of them, independently of the others.
+
+        This holds for W in W + B A, but not for B, whose coefficient A is another parameter.
 
         Args:
             name: the parameter.
