@@ -83,7 +83,8 @@ class ConfigKinds(ConfigFamily):
         """Builds the full model without values and returns its shapes.
 
         If transformers cannot build it as given, one or two keys that are null are set to a small number, or a
-        boolean is inverted, until it can. The change is kept in ``full`` and ``added``.
+        boolean is inverted, until it can. The changed keys are written into ``full``, and kept by themselves in
+        ``added``.
         """
         single = [{k: SMALL_HEAD} for k in self.unset] + [
             {k: not v} for k, v in self.full.items() if isinstance(v, bool)

@@ -111,7 +111,8 @@ def read_probed_config(
         config: the configuration.
         other: the content of the other configuration, or None.
         deep: whether the number of layers is an axis.
-        strict: whether it is an error if the equations cannot be read.
+        strict: whether it is an error if the equations cannot be read; otherwise the model is then read by the shapes
+            of its parameters.
 
     Returns:
         The network, and one line for every difference between the two that it does not take into account.
@@ -224,12 +225,13 @@ def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -
 
 
 def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yields a line for each part of a model that the small models trained in its place do not contain, such as dense
-    layers.
+    """Yields a line for each part of a model that the small models trained in its place do not contain.
+
+    Such parts are layers without experts, and a top-K that selects fewer than all experts.
 
     Args:
-        record: the configuration.
-        sizes: the sizes of the small models.
+        record: the configuration of the model, as read from JSON.
+        sizes: the sizes of the small models by axis.
     """
     config = probe_config(record, "the configuration")
     if said := _describe_dense_layers(config):
@@ -243,9 +245,8 @@ def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> I
 
 
 def _describe_dense_layers(config: ProbedConfig) -> str:
-    """Returns the entries of a configuration that make some layers dense (without experts), such as ``first_k_dense =
-    1``.
+    """Returns, as text, the entries of a configuration that make some of the layers dense (without experts).
 
-    Returns "" if either all layers have experts or none has.
+    An example is ``first_k_dense = 1``. Returns "" if either all layers have experts or none has.
     """
     return ", ".join(f"{k} = {quote_value(config.full[k])}" for k in config.pattern) if config.mixed else ""

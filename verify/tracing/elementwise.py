@@ -460,11 +460,11 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
 
     Args:
         reader: the reader.
-        x: the gates: the result of a top-K.
-        c: the constant in the first build of the module.
+        x: the gates, which are the result of a top-K.
+        c: the value of the constant in the first build of the module.
 
     Returns:
-        The view, or None if the constant is neither a one-hot vector nor an identity matrix.
+        The view of the product; None if the constant is neither a one-hot vector nor an identity matrix.
     """
     along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
     dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
@@ -482,7 +482,8 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
 def convert_cat_to_sum(reader: Reader, x: View) -> View:
     """Write a concatenation along a growing axis as a sum of its parts, each times a constant that marks its place.
 
-    This needs parts of equal length; any other tensor is returned unchanged.
+    This needs parts of equal length. A concatenation of other parts, and a tensor that is no concatenation, is returned
+    unchanged.
     """
     if not isinstance(node := x.node, Concatenation):
         return x

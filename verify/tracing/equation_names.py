@@ -289,7 +289,10 @@ class EquationNames:
 
 
 def write_indexed(name: str, indices: Iterable[str]) -> str:
-    """Writes a name with its indices: ``h[a,b]``. Empty ones are left out; without any, it is the name alone."""
+    """Writes a name with its indices: ``h[a,b]``. Indices without a name ("") are left out, as for omitted dimensions.
+
+    Without any index, the name stands alone.
+    """
     inside = ",".join(x for x in indices if x)
     return f"{name}[{inside}]" if inside else name
 

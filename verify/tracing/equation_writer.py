@@ -195,8 +195,8 @@ def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
 def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
-    A constant of the equations has one value along axes that grow. If that of the module varies there, a frozen
-    parameter is added as well.
+    A constant of the equations has one value along axes that grow. If the constant of the module varies along such an
+    axis, a frozen parameter is added to the signal as well.
     """
     names = writer.names
     indices = names.name_slots(node)

@@ -468,16 +468,17 @@ def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | N
 
 
 def _recognise_elementwise(maps: tuple[RecordedFunction, ...], v: Tensor, y: Tensor) -> KnownFunction | None:
-    """Recognises an elementwise function. It must be the same for every entry and, up to a factor, in each build.
+    """Recognises an elementwise function, by its values at some arguments.
 
     Args:
         maps: the function in each build of the module.
         v: an argument in the first build.
-        y: the result for it.
+        y: the result for this argument.
 
     Returns:
-        The function; of rank 4 if no function of the equations is like it; None if it is not elementwise for all
-        arguments.
+        The function. Its rank is 4 if no function of the equations is like it, or if its values in the builds differ
+        by more than a factor. A function that does not treat all entries alike is recognised if it only changes signs
+        or the like (``_recognise_rotation``). None for any other, such as one that mixes entries for some arguments.
     """
     g = maps[0]
     if any(find_mixed_dims(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _clamps_length(g, v):
@@ -538,10 +539,10 @@ def _are_equal_where(mask: Tensor, one: Tensor, other: Tensor) -> bool:
 
 
 def _clamps_length(g: RecordedFunction, v: Tensor) -> bool:
-    """Tests whether a function clamps a norm or a sum.
+    """Tests whether a function that looks elementwise clamps a norm or a sum of its entries.
 
-    Then large entries give another result if all other entries are set to zero. Entries of the usual size do not
-    reach the bound, but those of wider tensors may.
+    The bound is not reached by entries of the usual size, but may be by those of wider tensors. So the function is run
+    on large arguments: if it clamps a norm, its value at an entry changes when all other entries are set to zero.
     """
     alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
     scales = CLAMP_SCALES if len(g.calls) > 1 else CLAMP_SCALES[-2:]

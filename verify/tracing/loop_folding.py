@@ -130,7 +130,8 @@ class LoopFolder:
 
     Args:
         builds: Number of builds of the module.
-        depth: Whether to merge the layers of a residual stream, too. All of them then read the input of the first one.
+        depth: Whether to merge the layers of a residual stream, too. In the result all layers read the input of the
+            first layer.
     """
 
     def __init__(self, builds: int, depth: bool) -> None:
@@ -166,8 +167,8 @@ class LoopFolder:
         Args:
             node: The sum.
             places: The dimension of the whole sum to which each dimension of the node belongs.
-            prefixes: A list to which the inner sums are added; in a residual stream these are the stream after each
-                layer.
+            prefixes: A list to which the sums are added that are terms of another sum; in a residual stream each of
+                these is the stream after a layer.
         """
         terms: list[Source] = []
         for t, labels in node.sources:
@@ -183,8 +184,8 @@ class LoopFolder:
         return terms
 
     def fold_sum(self, node: TracedNode) -> TracedNode | None:
-        """Return the sum with those terms merged that the iterations of a loop made; None if there are no such
-        terms.
+        """Return the sum with the terms that the iterations of a loop made merged into one; None if no loop made
+        terms of it.
         """
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flatten_sum(node, node.slots, prefixes), None, frozenset[int]()
@@ -228,10 +229,10 @@ class LoopFolder:
             return None
 
     def fold_stacked_parts(self, node: TracedNode) -> TracedNode | None:
-        """Merge the parts of a concatenation (``torch.stack`` in a loop) that differ in one number only; None if they
-        do not.
+        """Merge the parts that a loop computed and ``torch.stack`` joined into one tensor, as the outputs of experts.
 
-        The axis along which they are stacked becomes the index of the loop.
+        The axis along which they are stacked becomes the index of the loop. Returns None unless the parts differ in a
+        single number only, such as that of the expert, which must count up by one from part to part.
         """
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].find_root().sizes[0]
@@ -387,7 +388,11 @@ class MergedTerms:
 
 
 def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two nodes that differ at most in numbers of names, so that they may be merged."""
+    """Return a key that is equal for nodes that may be merged.
+
+    These are computed in the same way, and their parameters have equal names up to numbers, as ``experts.0.up`` and
+    ``experts.1.up``.
+    """
     if not node.sources:
         sizes = tuple(x.find_root().sizes for x in node.indices)
         return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes

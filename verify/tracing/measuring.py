@@ -501,8 +501,9 @@ def _iterate_refs(call: TorchCall) -> Iterator[TensorRef]:
 
 
 def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
-    """Yields, for several recordings together, the dicts that give names of parameters, of buffers and of inputs by
-    number.
+    """Yields the dicts that name the tensors of several recordings, by number, as one tuple for all recordings.
+
+    The first tuple has the dicts of the parameters, the second those of the buffers, the third those of the inputs.
     """
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 

@@ -489,7 +489,7 @@ def _compute_relative_difference(found: Tensor, true: Tensor) -> float:
 
 
 def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
-    """Merges the equal terms of loops over experts (and layers) in a graph, and splits packed parameters.
+    """Merges the terms that loops over experts (and layers) made in a graph, and splits packed parameters such as qkv.
 
     Args:
         reader: the reader that made the graph.

@@ -204,10 +204,10 @@ def read_module(
         build: function that returns the module at given sizes.
         base: sizes at which it is read; missing ones have a small default.
         strict: whether to fail if equations cannot be read, instead of falling back to the shapes of parameters.
-        smallest: sizes of the smallest model that the user asks about. A module that is another one at small sizes
-            (or raises an error there) is read at these.
-        refuse: returns the reason to reject a result, or "". The last rejected one is returned if nothing else
-            succeeds.
+        smallest: sizes of the smallest model that the user asks about. The module is read at these if it raises an
+            error at small sizes, or if its network there is refused.
+        refuse: returns the reason to reject a network that was read; "" to accept it. The last rejected network is
+            returned if nothing else succeeds.
 
     Raises:
         Unreadable: no strategy succeeds; the message has the reasons of all.

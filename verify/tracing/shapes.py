@@ -410,12 +410,12 @@ class ShapeNetwork:
     Attributes:
         notes: what is assumed about single parameters, such as an ambiguous shape, as (name, note).
         axes: axis of each index name.
-        constants: for each list of axes, as text, the name of the constant input whose dimensions have these axes.
+        constants: for each list of axes, written as in ``"N M"``, the name of the constant input with these axes.
         lines: the equations.
         roles: parameter name of each symbol.
         multiplied: for each parameter, the power of the sizes by which the module multiplies it
             (``Network.multiplied``).
-        stems: beginnings of the names of products, of signals that are copies of them, and of the output.
+        stems: beginnings of the names of products, of the sums of their entries, and of the output.
     """
 
     def __init__(
@@ -504,7 +504,10 @@ class ShapeNetwork:
             self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
     def _name_constant(self, indices: str) -> str:
-        """Returns the name of the constant input that has these indices; one with the same axes is used again."""
+        """Returns the name of the constant input with these indices.
+
+        A constant that another parameter acts on is used again if its indices have the same axes.
+        """
         key = " ".join(self.axes[x] for x in indices)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
