@@ -55,7 +55,7 @@ def probe_config_files(text: str, beside: Path | None = None) -> tuple[ProbedCon
         beside: path of the configuration of the same model at another size.
 
     Returns:
-        The configuration with the meaning of its numbers, and the content of the second file or None.
+        The configuration with the meaning of its numbers, and the content of the second file (None without one).
 
     Raises:
         UsageError: a file is missing, transformers does not know the family, or the two files are of different

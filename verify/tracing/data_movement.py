@@ -150,8 +150,8 @@ def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> lis
         order). The index -1 stands for a repetition of the same entries.
 
     Raises:
-        Unreadable: the entries do not come from a product of one selection for each dimension, or a dimension mixes
-            indices.
+        Unreadable: the entries are not selected along each dimension separately, as ``x[rows, columns]`` with two
+            lists would, or one dimension of the result mixes several indices of the original.
     """
     start, found, total = int(places.flat[0]), [], np.full(places.shape, places.flat[0])
     for d in range(places.ndim):

@@ -511,9 +511,10 @@ def _find_slots(labels: Sequence[int], label: int) -> list[int]:
 
 
 def skip_same_size_nodes(node: TracedNode) -> TracedNode:
-    """Return the first node, going from a node to its source, that is more than another signal of the same size.
+    """Return the signal that a node is made from by factors, rotations and the like, which keep its size.
 
-    Factors, rotations and the like (``SameSizeNode``) are skipped: for 3 * x, x is returned.
+    Such nodes (``SameSizeNode``) are skipped from the node towards its source: for 3 * x, x is returned. A node of
+    another kind is returned itself.
     """
     while isinstance(node, SameSizeNode) and len(node.indices) == len(node.source.indices):
         node = node.source

@@ -107,8 +107,8 @@ class EquationNames:
         self._find_data(nodes)
 
     def _find_data(self, nodes: Sequence[TracedNode]) -> None:
-        """Finds the input node, its token dimensions (batch and positions), and those along which no operation mixes
-        tokens.
+        """Finds the node of the input (``data``), its dimensions that count tokens, such as batch and positions
+        (``tokens``), and those of them along which no operation mixes tokens (``dropped``).
 
         Raises:
             Unreadable: the output does not depend on the input.

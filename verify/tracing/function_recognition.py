@@ -297,7 +297,8 @@ class KnownFunctions:
         """Returns the recognised function that computes a tensor from an earlier one.
 
         If it is a known function of several earlier tensors, the one with the lowest ``KnownFunction.rank`` is chosen,
-        and of equal ones the one with the earliest argument.
+        and of equal ones the one with the earliest argument (or a later one, if only linear calls that can be read by
+        their rules lie between).
 
         Args:
             y: the tensor.
@@ -429,7 +430,7 @@ def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...
         y: the result for this argument.
 
     Returns:
-        The dimensions; () if g is elementwise; None if entries depend on others, but along no dimension alone.
+        The dimensions; () if g is elementwise; None if entries depend on others, but no such dimension was found.
     """
     other, coin = draw_normal(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5

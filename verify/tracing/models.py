@@ -551,7 +551,7 @@ def _list_all_indices(node: TracedNode) -> list[IndexClass]:
 
 
 def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
-    """Returns the error for a module that makes other calls if an axis is larger."""
+    """Returns the error for a module whose calls change when it is built with a larger size of an axis."""
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"

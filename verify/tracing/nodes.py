@@ -55,8 +55,8 @@ def make_error(where: str, what: str) -> Unreadable:
 
 
 class IndexClass:
-    """A set of dimensions of tensors that have to be the same index, since some operation sums or adds along them
-    together.
+    """A set of dimensions of tensors that have to be the same index of the equations, since some operation sums over
+    them together or adds tensors along them.
 
     It is an element of a union-find structure: joined classes have one root (``find_root``).
 

@@ -45,7 +45,7 @@ def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[An
     Args:
         reader: the reader.
         operands: the tensors, each with a key for each of its dimensions.
-        out: the keys of the result; over all others is summed.
+        out: the keys of the result; the product is summed over all other keys.
         factor: a number in each build of the module by which the product is multiplied; empty for 1.
 
     Raises:
@@ -155,14 +155,14 @@ def _convert_operand(
 ) -> View:
     """Converts a constant of the module that is an operand of a product into a constant of the equations.
 
-    If it differs along a growing axis over which the product is summed, and only weights share this axis, it becomes
-    a frozen parameter instead.
+    If its entries differ along a growing axis over which the product is summed, and no signal among the operands has
+    this axis, it becomes a frozen parameter instead.
 
     Args:
         reader: the reader.
         x: the constant.
-        keys: its keys.
-        operands: all operands of the product with their keys.
+        keys: the keys of its dimensions.
+        operands: all operands of the product, with the keys of their dimensions.
         out: the keys of the result.
     """
     grows = {key for d, key in enumerate(keys) if key not in out and not all(x.get_index(e).fixed for e in x.dims[d])}
@@ -178,9 +178,9 @@ def _convert_operand(
 
 
 def act_on_constant(reader: Reader, x: View) -> View:
-    """Returns a tensor that is computed from weights alone as a product with the constant 1, which makes it a signal.
+    """Returns the product of a tensor that is computed from weights alone with the constant 1, which is a signal.
 
-    Equations have functions and sums of signals only.
+    In equations, functions and sums take signals only, so that the tensor itself could not be their argument.
     """
     keys = range(len(x.dims))
     return contract_views(

@@ -368,8 +368,9 @@ class Reader:
 
 
 def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any) -> None:
-    """Checks that a sum in the first recording does not cancel, since equations have no signs and would give its
-    terms' size.
+    """Checks that the terms of a sum do not cancel in the first recording.
+
+    Equations have no signs, so that the sum would be taken to be as large as its terms.
 
     Args:
         reader: the reader.

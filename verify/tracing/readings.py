@@ -237,8 +237,8 @@ def read_module(
 def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = TRACED) -> TracedModel:
     """Reads the equations of the module that ``build(sizes)`` returns.
 
-    Parameters that act only in training mode are not contained, and shapes are no fallback; see ``read_module`` for
-    both.
+    Unlike ``read_module``, it leaves out parameters that act only in training mode, and it raises an error if the
+    equations cannot be read, in place of reading the shapes of the parameters.
 
     Args:
         build: function that returns the module at given sizes.

@@ -234,7 +234,10 @@ class WeightUses:
         return order is not None
 
     def _note_use(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
-        """Notes how a call uses the dimensions of a weight. If it multiplies entry by entry, a later call decides this.
+        """Notes how a call uses the dimensions of a weight: which it sums, and which index its result.
+
+        If the call multiplies the weight with a signal entry by entry, this is left to a later call, which may sum the
+        product.
 
         Args:
             call: the call.
@@ -292,7 +295,8 @@ class WeightUses:
 
         Args:
             name: name of the parameter.
-            sides: these three lists of dimensions, in this order; entries of -1 are dropped.
+            sides: three lists of dimensions: those that are summed, those that index the output, and those that count
+                separate maps. Entries of -1, which stand for no dimension of the parameter, are dropped.
         """
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
