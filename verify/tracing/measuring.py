@@ -130,8 +130,9 @@ class TrainingWatch:
     def names(self) -> dict[str, Sequence[str]]:
         """Maps the name of each measured quantity to the quantities of the engine with which it is compared.
 
-        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are parts of the product with a parameter; numbers of
-        layers and experts in NAME are masked. Changes of signals are named after the module and the call.
+        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are the parts W_0 x_0, dW x and W_0 dx of the product of
+        the parameter NAME with a signal x; numbers of layers and experts in NAME are replaced by ``*``. Changes of
+        signals are named after the module and the call that makes them.
         """
         network, found = self.traced.network, dict[str, Sequence[str]]()
         if network.unread:  # there are no quantities of the engine to compare with
