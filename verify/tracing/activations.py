@@ -89,7 +89,7 @@ def matches_class(kind: FunctionKind, values: dict[str, object]) -> bool:
 
     Args:
         kind: the declaration of the known function.
-        values: the properties of the other one, as ``measure_properties`` returns them.
+        values: the properties of the measured function, as ``measure_properties`` returns them.
     """
     same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "steep", "homogeneous"))
     return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))

@@ -61,7 +61,7 @@ def check_torch_unpatched() -> None:
     """Checks that no other package has replaced a function of torch or a method of tensors.
 
     Raises:
-        UsageError: one has.
+        UsageError: a package has replaced one; the message names the function.
     """
     for owner, (called, built_in) in PATCHABLE_OBJECTS.items():
         for name, function in vars(owner).items():

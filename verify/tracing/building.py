@@ -206,7 +206,7 @@ def build_module(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple
 
 
 def _split_input(given: Any) -> Inputs:
-    """Splits an input into positional and keyword arguments of ``forward``, in float64."""
+    """Splits an input that ``build`` returned into positional and keyword arguments of ``forward``, in float64."""
     if isinstance(given, dict):
         return (), {k: _to_float64(v) for k, v in given.items()}
     return tuple(map(_to_float64, given if isinstance(given, tuple) else (given,))), {}
@@ -234,8 +234,9 @@ def _to_float64(x: Any) -> Any:
 
 
 def enlarge_axis(sizes: Mapping[str, int], axis: str, times: int = 2) -> dict[str, int]:
-    """Returns the sizes with one axis multiplied by ``times``. If all experts are active (K = M), K grows along
-    with M.
+    """Returns the sizes with that of one axis multiplied by ``times``.
+
+    If the axis is the number of experts M and all of them are active (K = M), K is multiplied, too.
     """
     together = axis == "M" and sizes.get("K") == sizes["M"]
     return {x: n * (times if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
@@ -245,7 +246,7 @@ def get_default_sizes(build: Build) -> dict[str, int]:
     """Returns a small size for every axis that ``build`` reads.
 
     Raises:
-        UsageError: it reads none.
+        UsageError: ``build`` reads no axis, so that nothing in the module can grow.
     """
     call_build(build, asked := RequestedSizes())
     if not asked:

@@ -29,7 +29,7 @@ def assign_item(reader: Reader, base: View, key: Any, value: Any) -> View:
     Once values are assigned to all of its parts, the tensor is the concatenation of these values.
 
     Raises:
-        Unreadable: the value is a number, or the parts are not contiguous along one dimension.
+        Unreadable: the assigned value is a Python number, or the parts are not contiguous along one dimension.
     """
     if not isinstance(value, View):
         raise reader.fail("assigns numbers to a part of a signal; multiply by a constant mask instead")

@@ -33,7 +33,8 @@ class ConfigKinds(ConfigFamily):
     Args:
         record: the configuration, as read from JSON.
         path: its path, quoted in error messages.
-        dense: whether to read its layers without experts instead of those with experts.
+        dense: if only some layers have experts: whether to read the layers without experts instead of those with
+            experts.
 
     Attributes:
         full: the complete configuration, without keys that transformers derives from others.
@@ -44,7 +45,8 @@ class ConfigKinds(ConfigFamily):
             ``expert`` (a width that grows like N_e) or ``table`` (rows of an embedding).
         pattern: for each key that selects kinds of layers, a function from the number of layers to its value.
         long: keys that set the number of layers.
-        bound: keys whose number can only be changed together with that of another key.
+        bound: keys whose number can only be changed together with that of another key; doubled alone, it gives a
+            configuration from which no model can be built.
         mixed: whether some layers have experts and others do not.
         whole: the shapes of the model in its full size.
         short: the shapes of the model with ``PROBED_DEPTH`` layers.
@@ -81,7 +83,8 @@ class ConfigKinds(ConfigFamily):
         """Builds the full model without values and returns its shapes.
 
         If transformers cannot build it as given, one or two keys that are null are set to a small number, or a
-        boolean is inverted, until it can. The change is kept in ``full`` and ``added``.
+        boolean is inverted, until it can. The changed keys are written into ``full``, and kept by themselves in
+        ``added``.
         """
         single = [{k: SMALL_HEAD} for k in self.unset] + [
             {k: not v} for k, v in self.full.items() if isinstance(v, bool)
@@ -162,21 +165,24 @@ class ConfigKinds(ConfigFamily):
                     return
 
     def _count_added(self, dim: Dim, factor: float) -> float:
-        """Returns how many entries a dimension gains (or modules each layer gains) when its size is multiplied by
-        ``factor``.
+        """Returns how many entries a dimension of a parameter gains when its size is multiplied by ``factor``.
+
+        For dimension 0, which counts the modules that have this parameter, it is the number of modules that each
+        layer gains.
         """
         size = self.whole.dims.get(dim[0], (0,))[dim[1]]
         gained = (factor - 1) * size / (max(len(self.whole.layers), 1) if dim[1] == 0 else 1)
         return round(gained) if math.isfinite(gained) else math.inf
 
     def _compare_with(self, before: Skeleton, options: Options) -> dict[Dim, float] | None:
-        """Builds the model with other options and returns the dimensions that change, with their ratios.
-
-        Returns None if the model cannot be built.
+        """Builds the model with other options and returns which dimensions of its parameters change.
 
         Args:
             before: the shapes to compare with.
             options: the options.
+
+        Returns:
+            The new size of each changed dimension divided by the size before; None if the model cannot be built.
         """
         made = self.try_skeleton(options)
         return None if made is None else before.compare_shapes(made)
@@ -198,9 +204,10 @@ class ConfigKinds(ConfigFamily):
         """
 
         def fits(made: Skeleton | None) -> int:
-            """Scores a model: 0 if it cannot be built, up to 4 if all layers are alike and of the kind to be read.
+            """Scores how well a model suits the reading, from 0 to 4, so that the best pattern of layers can be chosen.
 
-            One that can be built has 1, plus 2 if every layer is of that kind, plus 1 if all layers are alike.
+            The score is 0 if the model cannot be built (``made`` is None). Otherwise it is 1, plus 2 if every layer is
+            of the kind to be read (with experts, or without if ``dense`` is set), plus 1 if all layers are alike.
             """
             if made is None:
                 return 0
@@ -294,8 +301,8 @@ class ConfigKinds(ConfigFamily):
         ]
 
         def exact(a: str, b: str) -> bool:
-            """Returns whether some dimension is the product of two numbers, as of the number of heads and their
-            dimension.
+            """Returns whether some dimension of a parameter is the product of two numbers of the configuration, as
+            (number of heads) * (dimension of a head) is.
 
             Args:
                 a: the key of one number.
@@ -335,9 +342,10 @@ class ConfigKinds(ConfigFamily):
                     self.kinds[k] = "expert" if inside else "width"
 
     def _divides_one_of(self, key: str, changed: Mapping[str, float], whole: list[float]) -> bool:
-        """Returns whether a module stores the quotient of one of the numbers ``whole`` and the number of a key.
+        """Returns whether some module of the model stores an attribute that is one of the numbers ``whole``, divided by
+        the number of a key.
 
-        If the width divided by it is stored, the key is a number of heads.
+        If this is the width divided by the number, the attribute is a head dimension, and the key a number of heads.
 
         Args:
             key: the key.
@@ -350,21 +358,23 @@ class ConfigKinds(ConfigFamily):
         return any(n * self.full[key] in whole for n in halved)
 
     def _count_table_columns(self, key: str) -> int:
-        """Returns how many embeddings have as many columns as the number of a key says."""
+        """Returns how many embeddings of the model have a number of columns equal to the number that a key has."""
         assert self.short is not None
         return sum(self.full[key] in self.short.dims.get(x, ())[2:] for x in self.short.tables)
 
 
 def _path_in_first_layer(parent: str) -> str:
-    """Returns the path of a module in which ``*`` stands for layer numbers, for the first layer: with 0 in place of
-    ``*``.
+    """Returns the path of a module in the first layer, given the path with ``*`` for every layer number.
+
+    ``layers.*.mlp  ->  layers.0.mlp``
     """
     return parent.replace("*", "0")
 
 
 def _find_common_module(names: set[str]) -> str:
-    """Returns the path of the innermost module that contains all of these parameters; "" if this is a layer or the
-    model.
+    """Returns the path of the innermost module that contains all parameters with these names.
+
+    Returns "" if this module is a whole layer or the whole model.
     """
     paths = [x.split(".")[:-1] for x in sorted(names)]
     same = [x[0] for x in zip(*paths, strict=False) if len(set(x)) == 1]

@@ -39,9 +39,10 @@ class ConfigDifference:
     """What differs between two configurations of one model.
 
     Attributes:
-        stays: keys of sizes that follow an axis in other models but are equal in both.
-        grows: keys of sizes that stay fixed in other models but differ.
-        constants: keys of numbers that affect no shape, with both values.
+        stays: keys of sizes that would by default grow with an axis (widths, numbers of heads), but are equal in both
+            although this axis differs.
+        grows: keys of sizes that would by default stay fixed (such as the dimension of a head), but differ.
+        constants: keys whose values are numbers that set no size and differ, such as a multiplier, with both values.
         others: all other keys that differ, with both values.
     """
 
@@ -75,8 +76,8 @@ class ProbedConfig(ConfigKinds):
         Args:
             sizes: the size of every axis but L.
             depth: the number of layers.
-            beside: what differs in another configuration of the model; by default every size of ``GROWING_KINDS``
-                grows.
+            beside: what differs in another configuration of the model, which tells which sizes grow. By default
+                widths and numbers of heads grow, and other sizes stay fixed.
         """
         n, width = sizes["N"], self.full[self.axes["N"]]
         shorter = min(_round_to_power_of_two(SMALL_HEAD / self._find_largest_head()), 1)
@@ -127,7 +128,8 @@ class ProbedConfig(ConfigKinds):
         Args:
             deep: whether L is an axis; otherwise the models have ``min_depth`` layers.
             beside: what differs in another configuration of the model.
-            constants: for some keys, (axis, power): their number is made proportional to this power of the size.
+            constants: for some keys, (axis, power): the number of the key is made proportional to this power of the
+                axis.
             instead: options that replace those of the small models.
 
         Raises:
@@ -199,9 +201,9 @@ class ProbedConfig(ConfigKinds):
         return one.shape != other.shape or float((one - other).abs().max()) > 1e-9 * float(one.abs().max())
 
     def find_head_growth(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Returns the dimensions of a head in another configuration and in this one.
+        """Returns the dimension of a head in another configuration and that in this one.
 
-        Returns None unless both these dimensions and the numbers of heads differ.
+        Returns None unless these two differ and the numbers of heads differ, too.
         """
         counts = [k for k, kind in self.kinds.items() if kind == "count"]
         its = self.full | self.build_config({k: v for k, v in other.items() if k not in METADATA_KEYS}).to_dict()
@@ -228,9 +230,10 @@ class ProbedConfig(ConfigKinds):
         return {axis: full[key] for axis in ("N", "N_e", "M", "K", "L") if (key := self.axes.get(axis))}
 
     def _find_small(self) -> None:
-        """Finds the options that small models need in order to run, and the key of the number of active experts K.
+        """Finds the options that small models need in order to run, and the key that sets the number of active
+        experts K.
 
-        The latter is the key for which an increase from 1 to 2 makes a top-K call select 2 of M experts.
+        This is the key for which an increase from 1 to 2 makes a top-K call select 2 of M experts.
         """
         at = {"N": BASE_WIDTH, "N_e": 24, "M": 4}
         self._choose_bound_kinds(at)
@@ -344,7 +347,8 @@ def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> P
     Args:
         record: the configuration, as read from JSON.
         path: its path, quoted in error messages.
-        dense: whether to read its layers without experts.
+        dense: if only some layers have experts: whether to read the layers without experts instead of those with
+            experts.
 
     Raises:
         UsageError: transformers is not installed, or does not know the family.
@@ -364,14 +368,14 @@ def probe_config(record: Mapping[str, Any], path: str, dense: bool = False) -> P
 
 @lru_cache(maxsize=16)
 def _probe_record(record: str, path: str, dense: bool) -> ProbedConfig:
-    """Computes the result of ``probe_config``, which checks the family first.
+    """Computes the result of ``probe_config``, which calls this after it has checked the family of models.
 
     Warnings of transformers are suppressed, and the random state stays as it is.
 
     Args:
         record: the configuration as JSON text, by which the result is cached.
         path: its path.
-        dense: whether to read its layers without experts.
+        dense: as for ``probe_config``.
     """
     from transformers import logging
 

@@ -55,7 +55,7 @@ def probe_config_files(text: str, beside: Path | None = None) -> tuple[ProbedCon
         beside: path of the configuration of the same model at another size.
 
     Returns:
-        The configuration with the meaning of its numbers, and the content of the second file or None.
+        The configuration with the meaning of its numbers, and the content of the second file (None without one).
 
     Raises:
         UsageError: a file is missing, transformers does not know the family, or the two files are of different
@@ -111,7 +111,8 @@ def read_probed_config(
         config: the configuration.
         other: the content of the other configuration, or None.
         deep: whether the number of layers is an axis.
-        strict: whether it is an error if the equations cannot be read.
+        strict: whether it is an error if the equations cannot be read; otherwise the model is then read by the shapes
+            of its parameters.
 
     Returns:
         The network, and one line for every difference between the two that it does not take into account.
@@ -146,7 +147,12 @@ def read_probed_config(
 
 
 def _get_own_factors(reading: TracedModel) -> tuple[Any, Any]:
-    """Returns the powers by which the module itself multiplies: where a multiplier stands, and at single parameters."""
+    """Returns the powers of the sizes by which a module itself multiplies, so that two readings can be compared.
+
+    Returns:
+        The factors that stand where the equations have a multiplier (``TracedModel.factors``), and those before
+        products with a single parameter (``Network.multiplied``).
+    """
     return reading.factors, reading.network.multiplied
 
 
@@ -171,7 +177,8 @@ def _fit_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]
 def merge_layer_names(reading: TracedModel) -> TracedModel:
     """Renames the parameters of a model that was read with one layer, so that they stand for every layer.
 
-    ``layers.0.up`` becomes ``layers.*.up``. Other numbers are masked, too, if the names remain distinct.
+    ``layers.0.up`` becomes ``layers.*.up``. Other numbers in the names become ``*``, too, as long as no two names
+    become equal.
     """
     names = [dict(zip(reading.roles, (mask_numbers(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
     apart = next((x for x in names if len({*x.values()}) == len(x)), {})
@@ -218,12 +225,13 @@ def describe_layer_kinds(config: ProbedConfig, model: TracedModel, deep: bool) -
 
 
 def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yields a line for each part of a model that the small models trained in its place do not contain, such as dense
-    layers.
+    """Yields a line for each part of a model that the small models trained in its place do not contain.
+
+    Such parts are layers without experts, and a top-K that selects fewer than all experts.
 
     Args:
-        record: the configuration.
-        sizes: the sizes of the small models.
+        record: the configuration of the model, as read from JSON.
+        sizes: the sizes of the small models by axis.
     """
     config = probe_config(record, "the configuration")
     if said := _describe_dense_layers(config):
@@ -237,9 +245,8 @@ def list_omitted_parts(record: Mapping[str, Any], sizes: Mapping[str, int]) -> I
 
 
 def _describe_dense_layers(config: ProbedConfig) -> str:
-    """Returns the entries of a configuration that make some layers dense (without experts), such as ``first_k_dense =
-    1``.
+    """Returns, as text, the entries of a configuration that make some of the layers dense (without experts).
 
-    Returns "" if either all layers have experts or none has.
+    An example is ``first_k_dense = 1``. Returns "" if either all layers have experts or none has.
     """
     return ", ".join(f"{k} = {quote_value(config.full[k])}" for k in config.pattern) if config.mixed else ""

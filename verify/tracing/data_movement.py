@@ -150,8 +150,8 @@ def _find_digits(reader: Reader, places: Positions, sizes: Sequence[int]) -> lis
         order). The index -1 stands for a repetition of the same entries.
 
     Raises:
-        Unreadable: the entries do not come from a product of one selection for each dimension, or a dimension mixes
-            indices.
+        Unreadable: the entries are not selected along each dimension separately, as ``x[rows, columns]`` with two
+            lists would, or one dimension of the result mixes several indices of the original.
     """
     start, found, total = int(places.flat[0]), [], np.full(places.shape, places.flat[0])
     for d in range(places.ndim):
@@ -188,7 +188,7 @@ def _align_digits(reader: Reader, lines: Sequence[Sequence[tuple[int, Positions]
         For each of the indices, its number and the positions in each build.
 
     Raises:
-        Unreadable: other indices vary in another build.
+        Unreadable: the indices that vary along the dimension are not the same in all builds.
     """
     longest, found = max(lines, key=len), list[Digit]()
     rest = [list(line) for line in lines]
@@ -208,10 +208,10 @@ def _get_step(values: Positions) -> int:
 
 
 def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head: Sizes) -> View:
-    """Splits an index along which the entries of a tensor only repeat (broadcasting) into two, and returns the new
-    view.
+    """Splits an index into two, as ``view(heads, -1)`` does, and returns the new view.
 
-    Any other index must be split where it originates, at a parameter or the input; reading then restarts there.
+    This is possible here if the entries of the tensor only repeat along the index (broadcasting). Any other index must
+    be split where it originates, at a parameter or the input, and the reading restarts with the split made there.
 
     Args:
         reader: the reader.
@@ -220,7 +220,7 @@ def _split_repeated_index(reader: Reader, x: View, entry: int | IndexClass, head
         head: size of the first of the two in each build of the module.
 
     Raises:
-        Restart: entries do not repeat along the index.
+        Restart: the entries do not merely repeat along the index.
     """
     index = x.get_index(entry)
     if isinstance(entry, int) or index.leaves:
@@ -237,7 +237,8 @@ def _select_position(reader: Reader, x: View, i: int, at: Sizes, part: bool) -> 
         x: the view; dimension i consists of a single index.
         i: the dimension.
         at: position of the entry in each build of the module.
-        part: whether it is one of several parts; it is then a slice with one entry.
+        part: whether the call returns several parts, of which this one has a single entry. Along an axis that does not
+            grow it is then read as a slice with one entry.
     """
     slot = isinstance(x.dims[i][0], int)
     if slot and (len({*at}) > 1 or (part and x.get_index(x.dims[i][0]).fixed)):

@@ -66,7 +66,7 @@ STRUCTURE_DEPTH = 6
 
 
 class PossibleCancellation(Unreadable):
-    """The error for a difference of two signals that may cancel, so that its size is unknown."""
+    """The error for a difference of two signals that may cancel, so that the size of the difference is unknown."""
 
 
 def derive_same_size(
@@ -82,7 +82,7 @@ def derive_same_size(
     Args:
         reader: The reader.
         x: The signal.
-        value_function: Computes the tensor from x; both have the shape of the torch tensor.
+        value_function: Computes the value of the tensor from the value of x, as torch does.
         kind: Class of the new node: ``ShiftedSignal``, ``SameSizeNode`` or a subclass of it.
         entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to slices.
         fields: Other attributes of the node.
@@ -107,7 +107,8 @@ def apply_function(
         name: Name of the function in the equations.
         x: The signal.
         value_function: Computes the value of the function from the value of the node of x.
-        over: The dimensions of the node along which it mixes entries, as a norm does; empty if it is elementwise.
+        over: The dimensions of the node of x along which the function mixes entries, as a norm does; empty if it is
+            elementwise.
         kind: Class of the new node.
         fields: Other attributes of the node.
     """
@@ -297,10 +298,14 @@ def add_constant(reader: Reader, x: View, by: View) -> View:
 
 
 def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
-    """Check that a mask keeps the same share of the entries in each build of the module (up to 0.2).
+    """Check that a mask keeps nearly the same share of the entries (up to a difference of 0.2) in each build.
+
+    Args:
+        reader: The reader.
+        masks: The mask in each build of the module; it is nonzero at the entries that are kept.
 
     Raises:
-        Unreadable: it does not.
+        Unreadable: the share of the entries that the mask keeps differs between builds.
     """
     shares = [float(mask.double().mean()) for mask in masks]
     if max(shares) - min(shares) > MAX_SHARE_CHANGE:
@@ -322,10 +327,15 @@ def compute_structure_key(
 ) -> Any:
     """Describe how a signal is computed, by a key; the difference of two signals with equal keys may cancel.
 
-    The key has the kinds of nodes up to ``depth`` levels deep, and the names of parameters. Inside functions these
-    names do not count: relu(A x) and relu(B x) have equal keys, and their means cancel in a difference. If
-    ``with_names`` is false, names count nowhere. Subtracted means do not change the key, nor do stopped gradients if
-    ``ignore_stops`` is set.
+    The key lists the kinds of the nodes from which the signal is computed, and the names of parameters. Inside
+    functions these names do not count: relu(A x) and relu(B x) have equal keys, since their means cancel in a
+    difference. Factors, rotations and subtracted means do not change the key.
+
+    Args:
+        node: The signal.
+        with_names: Whether names of parameters count at all.
+        depth: How many steps back from the signal the key goes.
+        ignore_stops: Whether stopped gradients do not change the key either.
     """
     node = skip_same_size_nodes(node)
     while isinstance(node, CentredSignal) or (ignore_stops and isinstance(node, StoppedGradient)):
@@ -450,11 +460,11 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
 
     Args:
         reader: the reader.
-        x: the gates: the result of a top-K.
-        c: the constant in the first build of the module.
+        x: the gates, which are the result of a top-K.
+        c: the value of the constant in the first build of the module.
 
     Returns:
-        The view, or None if the constant is neither a one-hot vector nor an identity matrix.
+        The view of the product; None if the constant is neither a one-hot vector nor an identity matrix.
     """
     along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
     dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
@@ -472,7 +482,8 @@ def _select_chosen_value(reader: Reader, x: View, c: Tensor) -> View | None:
 def convert_cat_to_sum(reader: Reader, x: View) -> View:
     """Write a concatenation along a growing axis as a sum of its parts, each times a constant that marks its place.
 
-    This needs parts of equal length; any other tensor is returned unchanged.
+    This needs parts of equal length. A concatenation of other parts, and a tensor that is no concatenation, is returned
+    unchanged.
     """
     if not isinstance(node := x.node, Concatenation):
         return x
@@ -500,9 +511,10 @@ def _find_slots(labels: Sequence[int], label: int) -> list[int]:
 
 
 def skip_same_size_nodes(node: TracedNode) -> TracedNode:
-    """Return the first node, going from a node to its source, that is more than another signal of the same size.
+    """Return the signal that a node is made from by factors, rotations and the like, which keep its size.
 
-    Factors, rotations and the like (``SameSizeNode``) are skipped: for 3 * x, x is returned.
+    Such nodes (``SameSizeNode``) are skipped from the node towards its source: for 3 * x, x is returned. A node of
+    another kind is returned itself.
     """
     while isinstance(node, SameSizeNode) and len(node.indices) == len(node.source.indices):
         node = node.source

@@ -29,7 +29,7 @@ def make_fixed_constant(
     Args:
         reader: the reader.
         values: its value in each build of the module.
-        classes: its index classes.
+        classes: the index class of each of its dimensions.
         dims: the ``dims`` of the view that is returned.
         kind: class of the node.
 
@@ -83,7 +83,7 @@ def collapse_constant(reader: Reader, values: Sequence[Tensor], d: int) -> list[
     """Returns the values of a constant, shortened to one entry along dimension d; all entries along it must be equal.
 
     Raises:
-        Unreadable: they are not.
+        Unreadable: some entries along the dimension differ.
     """
     if any(bool((v.diff(dim=d) != 0).any()) for v in values):
         raise reader.fail("a constant whose entries differ along an axis that grows; make it a parameter, or data")

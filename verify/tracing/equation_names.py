@@ -107,8 +107,8 @@ class EquationNames:
         self._find_data(nodes)
 
     def _find_data(self, nodes: Sequence[TracedNode]) -> None:
-        """Finds the input node, its token dimensions (batch and positions), and those along which no operation mixes
-        tokens.
+        """Finds the node of the input (``data``), its dimensions that count tokens, such as batch and positions
+        (``tokens``), and those of them along which no operation mixes tokens (``dropped``).
 
         Raises:
             Unreadable: the output does not depend on the input.
@@ -143,7 +143,8 @@ class EquationNames:
     def find_axis(self, index: IndexClass) -> str:
         """Returns the axis to which the size of an index is proportional: N for an index of size 4 N.
 
-        For an index of fixed size, or of an axis that never grows, this is S (tokens), D (input) or E (others).
+        An index that does not grow gets an axis of fixed size: S if it counts tokens, D if it is another dimension of
+        the input, and E otherwise.
 
         Raises:
             Unreadable: the size is not proportional to one axis.
@@ -166,7 +167,7 @@ class EquationNames:
         return self.axis_of[index]
 
     def is_growing(self, index: IndexClass) -> bool:
-        """Returns whether the axis of an index may grow."""
+        """Returns whether the axis to which the size of an index is proportional is one that may grow, such as N."""
         return self.find_axis(index) not in FIXED
 
     def assign_index_names(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
@@ -223,9 +224,9 @@ class EquationNames:
         return self.signals[node.number]
 
     def name_parameter(self, node: Parameter) -> str:
-        """Returns the symbol of a parameter in the equations; a part of a parameter has its own.
+        """Returns the symbol of a parameter in the equations; a part of a parameter has a symbol of its own.
 
-        It is also recorded which slice of the parameter the part is.
+        For a part, the method also records which slice of the parameter it is (``spans``).
 
         Raises:
             Unreadable: two parts overlap.
@@ -288,7 +289,10 @@ class EquationNames:
 
 
 def write_indexed(name: str, indices: Iterable[str]) -> str:
-    """Writes a name with its indices: ``h[a,b]``. Empty ones are left out; without any, it is the name alone."""
+    """Writes a name with its indices: ``h[a,b]``. Indices without a name ("") are left out, as for omitted dimensions.
+
+    Without any index, the name stands alone.
+    """
     inside = ",".join(x for x in indices if x)
     return f"{name}[{inside}]" if inside else name
 

@@ -61,9 +61,10 @@ class NetworkWriter:
             multiplies there already.
         multiplied: for each parameter, the powers of the sizes by which the module multiplies its product with a
             signal, as in ``(w @ x) / n``, where no multiplier stands.
-        absorbed: the same for every parameter that occurs in a product, by its name in the module, also if there are
-            none.
-        multipliers: ``factors`` with the names of the parameters of the product, while the equations are being written.
+        absorbed: for every parameter that occurs in a product, by its name in the module, the powers of the sizes as
+            in ``multiplied``; empty if the module multiplies by none. It serves to check that all uses agree.
+        multipliers: for each multiplier, the same as in ``factors``, and the names of the parameters in the product
+            that it multiplies; ``factors`` is computed from this when all equations are written.
         summed_axes: for each parameter, the sets of growing axes that its uses sum over. A parameter with several
             sets is used in different ways, like tied embeddings.
         gate_powers: for each node that holds gates, the powers of the sizes that their values are proportional to.
@@ -194,8 +195,8 @@ def _write_sum(writer: NetworkWriter, node: TracedNode) -> EquationSides:
 def _write_shift(writer: NetworkWriter, node: ShiftedSignal) -> EquationSides:
     """Returns the equation of a signal plus a constant.
 
-    A constant of the equations has one value along axes that grow. If that of the module varies there, a frozen
-    parameter is added as well.
+    A constant of the equations has one value along axes that grow. If the constant of the module varies along such an
+    axis, a frozen parameter is added to the signal as well.
     """
     names = writer.names
     indices = names.name_slots(node)
@@ -315,11 +316,12 @@ def _write_bias(names: EquationNames, node: TracedNode, mine: Sequence[str], the
     Args:
         names: names of axes, indices and tensors.
         node: the parameter.
-        mine: its indices.
-        there: the indices of the sum.
+        mine: the indices of the parameter.
+        there: the indices of the sum, which the term must have.
 
     Raises:
-        Unreadable: it is no single parameter, or a scalar and the input has no fixed axis to sum over.
+        Unreadable: the node is a sum or product of parameters, or a scalar parameter while the input has no axis of
+            fixed size, which a scalar would need as an index to sum over.
     """
     if not isinstance(node, Parameter):
         raise node.fail("adds a sum or product of parameters to a signal; add a single parameter")
@@ -360,10 +362,10 @@ def _write_parameter_as_signal(writer: NetworkWriter, node: Parameter, indices: 
 
 
 def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> dict[str, set[tuple[str, ...]]]:
-    """Returns, for each parameter, the growing axes that a product with it sums over; a set of these for its
-    different uses.
+    """Returns, for each parameter, over which growing axes the products that contain it sum.
 
-    A parameter with several is tied: it is used in different ways, like an embedding that is also the readout.
+    The value is a set with one tuple of axes for each different use of the parameter. With several tuples the parameter
+    is tied, that is, used in different ways, like an embedding that is also the readout.
     """
     acts: dict[str, set[tuple[str, ...]]] = {}
     for node in nodes:
@@ -375,7 +377,13 @@ def _collect_summed_axes(names: EquationNames, nodes: Iterable[TracedNode]) -> d
 
 
 def _list_summed_axes(names: EquationNames, node: ContractionNode, labels: Iterable[int]) -> tuple[str, ...]:
-    """Returns the growing axes that a product sums over, among the indices with these labels."""
+    """Returns the growing axes over which a product sums, as far as their indices have one of the given labels.
+
+    Args:
+        names: names of axes, indices and tensors.
+        node: the product.
+        labels: labels of indices, such as those of one of its factors.
+    """
     indices = [node.labels[x] for x in labels if x not in node.out]
     return tuple(sorted(names.find_axis(index) for index in indices if names.is_growing(index)))
 
@@ -409,7 +417,8 @@ def _collect_multipliers(writer: NetworkWriter) -> dict[str, tuple[str, Powers]]
     """Returns, for each multiplier, the path of the module and the powers of the sizes by which the module multiplies
     there.
 
-    What the parameters of the product absorb (``_absorb_factor``) is divided out.
+    If a parameter in the product that the multiplier stands before already makes up for a power of the sizes
+    (``_absorb_factor``), this power is divided out.
     """
     factors = {}
     for name, (where, own, tensors) in writer.multipliers.items():

@@ -119,7 +119,11 @@ class DominatorTree:
         self.parent[number], self.depth[number] = parent, self.depth[parent] + 1
 
     def _find_common_dominator(self, numbers: Sequence[int]) -> int:
-        """Returns the latest tensor that dominates all of the given tensors, or is the only one of them."""
+        """Returns the latest tensor through which the computation of all given tensors passes.
+
+        The computation of a tensor counts as passing through the tensor itself, so that for a single one it is
+        returned.
+        """
         a = numbers[0]
         for b in numbers[1:]:
             while a != b:
@@ -198,8 +202,8 @@ class RecordedFunction:
         names = {self.x: 0}
 
         def describe_ref(ref: TensorRef) -> Any:
-            """Returns the position of an intermediate result among the results, or the shape and values of a
-            constant.
+            """Returns what stands for a tensor in the key: for the argument or an intermediate result a number, in the
+            order of the calls; for a constant its shape and values.
             """
             if ref.number in names:
                 return names[ref.number]
@@ -292,7 +296,9 @@ class KnownFunctions:
     def find_function(self, y: int) -> KnownFunction | None:
         """Returns the recognised function that computes a tensor from an earlier one.
 
-        Of several, the one with the lowest ``KnownFunction.rank`` is chosen, then the one with the earliest argument.
+        If it is a known function of several earlier tensors, the one with the lowest ``KnownFunction.rank`` is chosen,
+        and of equal ones the one with the earliest argument (or a later one, if only linear calls that can be read by
+        their rules lie between).
 
         Args:
             y: the tensor.
@@ -320,21 +326,25 @@ class KnownFunctions:
         return best
 
     def _has_plain_calls_between(self, x: int, y: int) -> bool:
-        """Tests whether all calls that compute y from x are linear and can be read one by one (see
-        ``_are_plain_calls``).
+        """Tests whether all calls that compute y from x are linear and can be read by their rules.
+
+        If so, nothing is gained by recognising them together as one function (``_are_plain_calls``).
         """
         return self._are_plain_calls([self.runs[0].calls[k] for k in self.tree.list_calls_between(x, y)])
 
     def _list_same_shape_dominators(self, y: int) -> list[int]:
-        """Returns the tensors of which a tensor is a function and that have its shape in each build, earliest first."""
+        """Returns the earlier tensors x for which y is a function of x alone and has the shape of x in each build.
+
+        The earliest one comes first.
+        """
         shapes = [run.tensors[y].shape for run in self.runs]
         return [x for x in self.tree.list_dominators(y) if [run.tensors[x].shape for run in self.runs] == shapes]
 
     def _are_plain_calls(self, calls: Sequence[TorchCall]) -> bool:
-        """Tests whether every call is linear and can be read one by one.
+        """Tests whether every one of the calls is linear and can be read by its rule.
 
-        This holds if it has a rule (no nonlinear one), at most one tensor argument that is not constant, and no
-        complex tensor.
+        A call is so if it has a rule that is not that of a nonlinear function, at most one tensor argument that
+        depends on a parameter or the input, and no complex tensor.
         """
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in iterate_refs((c.arguments, c.result))) for c in calls)
@@ -347,7 +357,9 @@ class KnownFunctions:
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
     def _is_readable(self, number: int) -> bool:
-        """Tests whether equations can express all calls that compute a tensor, by rules and recognised functions."""
+        """Tests whether equations can express a tensor, since each call that computes it has a rule or is part of a
+        recognised function.
+        """
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
         call = self.runs[0].calls[self.tree.producer[number]]
@@ -418,7 +430,7 @@ def find_mixed_dims(g: RecordedFunction, v: Tensor, y: Tensor) -> tuple[int, ...
         y: the result for this argument.
 
     Returns:
-        The dimensions; () if g is elementwise; None if entries depend on others, but along no dimension alone.
+        The dimensions; () if g is elementwise; None if entries depend on others, but no such dimension was found.
     """
     other, coin = draw_normal(v, 11), torch.Generator().manual_seed(12)
     mask = torch.rand(v.shape, generator=coin) < 0.5
@@ -457,16 +469,17 @@ def _recognise_function(maps: tuple[RecordedFunction, ...]) -> KnownFunction | N
 
 
 def _recognise_elementwise(maps: tuple[RecordedFunction, ...], v: Tensor, y: Tensor) -> KnownFunction | None:
-    """Recognises an elementwise function. It must be the same for every entry and, up to a factor, in each build.
+    """Recognises an elementwise function, by its values at some arguments.
 
     Args:
         maps: the function in each build of the module.
         v: an argument in the first build.
-        y: the result for it.
+        y: the result for this argument.
 
     Returns:
-        The function; of rank 4 if no function of the equations is like it; None if it is not elementwise for all
-        arguments.
+        The function. Its rank is 4 if no function of the equations is like it, or if its values in the builds differ
+        by more than a factor. A function that does not treat all entries alike is recognised if it only changes signs
+        or the like (``_recognise_rotation``). None for any other, such as one that mixes entries for some arguments.
     """
     g = maps[0]
     if any(find_mixed_dims(g, s * v, g(s * v)) != () for s in (0.01, 100)) or _clamps_length(g, v):
@@ -527,10 +540,10 @@ def _are_equal_where(mask: Tensor, one: Tensor, other: Tensor) -> bool:
 
 
 def _clamps_length(g: RecordedFunction, v: Tensor) -> bool:
-    """Tests whether a function clamps a norm or a sum.
+    """Tests whether a function that looks elementwise clamps a norm or a sum of its entries.
 
-    Then large entries give another result if all other entries are set to zero. Entries of the usual size do not
-    reach the bound, but those of wider tensors may.
+    The bound is not reached by entries of the usual size, but may be by those of wider tensors. So the function is run
+    on large arguments: if it clamps a norm, its value at an entry changes when all other entries are set to zero.
     """
     alone = torch.rand(v.shape, generator=torch.Generator().manual_seed(14)) < 1 / 16
     scales = CLAMP_SCALES if len(g.calls) > 1 else CLAMP_SCALES[-2:]
@@ -622,6 +635,8 @@ def _recognise_along_dims(maps: tuple[RecordedFunction, ...], over: tuple[int, .
 def _remove_variance_bias(maps: Sequence[RecordedFunction], over: Sequence[int], numbers: Sequence[Any]) -> PerBuild:
     """Removes from the factors of a layer norm the effect of a variance that divides by n - 1 in place of n.
 
+    Without this, a factor such as ((n - 1) / n)^(1/2) would be no power of the sizes.
+
     Args:
         maps: the function in each build of the module.
         over: dimensions over which the norm goes; they have n entries together.
@@ -643,9 +658,10 @@ def _snap_to_one(numbers: Sequence[Any]) -> PerBuild:
 
 
 def _measure_power_error(numbers: PerBuild) -> float:
-    """Measures how far factors, one for each build of the module, are from powers of a size that doubles.
+    """Measures how far a factor, given in each build of the module, is from a power of the size that the build doubles.
 
-    The powers are multiples of 1/4. The result is 0 for exact powers whose first factor is 1.
+    Such a power multiplies the factor of the first build by 2^(k/4) with an integer k. The result is 0 if all factors
+    are of this form and the first one is 1; it serves to choose the best of several candidates.
     """
     powers = [4 * torch.tensor(c / numbers[0]).abs().log2() for c in numbers]
     return float(sum(abs(p - p.round()) for p in powers)) + 1e-3 * abs(numbers[0] - 1)

@@ -86,6 +86,9 @@ def explain_untrained(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict
 def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
     """Returns which of some parameters get a gradient from any tensor that the module returns in training mode.
 
+    These train although the output in evaluation mode gives them no gradient. The list is empty if the module does not
+    run in training mode.
+
     Args:
         model: the module.
         names: the parameters in question.
@@ -101,11 +104,11 @@ def _find_trained_otherwise(model: nn.Module, names: Sequence[str], run: Callabl
 
 
 def explain_missing(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-    """Returns, for each parameter that the network read from a module lacks, why it gets no init std and learning rate.
+    """Returns, for each parameter of a module that is not in the network, why it gets no init std and learning rate.
 
     Args:
-        found: the result of ``explain_untrained``.
-        roles: the names of tensors in the network.
+        found: for every parameter of the module, the result of ``explain_untrained``.
+        roles: the names of tensors in the network that was read from the module.
     """
     of = match_roles(found, roles)
     return {name: x if x in (FROZEN, TRAINING) else NO_GRADIENT for name, x in found.items() if not of[name]}

@@ -55,14 +55,14 @@ def remove_slot(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
 
 
 def push_slice_down(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
-    """Change one dimension of a node by changing it in the sources: a slice of (W x + b) is W[:k] x + b[:k].
+    """Return a node with one dimension changed, by changing it in the sources: a slice of (W x + b) is W[:k] x + b[:k].
 
-    The dimension may be split into several by this, or removed.
+    The change may be a slice, as here, or may split the dimension into several or remove it.
 
     Args:
         node: The node.
         slot: The number of the dimension.
-        change: Returns a changed source, given the source and the number of the dimension there.
+        change: Returns a changed source, given the source and the number that the dimension has in it.
     """
     mine = slot
     if isinstance(node, ContractionNode):

@@ -99,8 +99,12 @@ def drop_same_size_nodes(output: View, loops: bool = False) -> tuple[View, list[
 
 
 def _make_multiple(node: TracedNode, sources: tuple[Source, ...], factor: PerBuild = ()) -> ContractionNode:
-    """Return a node that multiplies one signal by a factor (1 if empty), in place of ``node``, whose dimensions it
-    has.
+    """Return a product that takes the place of a node and has its dimensions: ``sources`` (one signal) times a factor.
+
+    Args:
+        node: The node that is replaced.
+        sources: The signal, with the labels of its dimensions.
+        factor: The factor in each build of the module; empty for 1.
     """
     labels = dict(enumerate(node.indices))
     made = ContractionNode(indices=node.indices, where=node.where, call=node.call, sources=sources, factor=factor)
@@ -126,7 +130,8 @@ class LoopFolder:
 
     Args:
         builds: Number of builds of the module.
-        depth: Whether to merge the layers of a residual stream, too. All of them then read the input of the first one.
+        depth: Whether to merge the layers of a residual stream, too. In the result all layers read the input of the
+            first layer.
     """
 
     def __init__(self, builds: int, depth: bool) -> None:
@@ -151,7 +156,9 @@ class LoopFolder:
         return self.folded[node.number]
 
     def fold_sources(self, node: TracedNode) -> TracedNode:
-        """Return the node with new sources, in which the terms that loops made are merged."""
+        """Return a copy of the node that is computed from folded sources: in these, the terms that loops made are
+        merged.
+        """
         return node.with_sources(tuple((self.fold_node(c), labels) for c, labels in node.sources))
 
     def flatten_sum(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
@@ -160,8 +167,8 @@ class LoopFolder:
         Args:
             node: The sum.
             places: The dimension of the whole sum to which each dimension of the node belongs.
-            prefixes: A list to which the inner sums are added; in a residual stream these are the stream after each
-                layer.
+            prefixes: A list to which the sums are added that are terms of another sum; in a residual stream each of
+                these is the stream after a layer.
         """
         terms: list[Source] = []
         for t, labels in node.sources:
@@ -177,8 +184,8 @@ class LoopFolder:
         return terms
 
     def fold_sum(self, node: TracedNode) -> TracedNode | None:
-        """Return the sum with those terms merged that the iterations of a loop made; None if there are no such
-        terms.
+        """Return the sum with the terms that the iterations of a loop made merged into one; None if no loop made
+        terms of it.
         """
         prefixes: list[TracedNode] = []
         terms, start, stream = self.flatten_sum(node, node.slots, prefixes), None, frozenset[int]()
@@ -222,10 +229,10 @@ class LoopFolder:
             return None
 
     def fold_stacked_parts(self, node: TracedNode) -> TracedNode | None:
-        """Merge the parts of a concatenation (``torch.stack`` in a loop) that differ in one number only; None if they
-        do not.
+        """Merge the parts that a loop computed and ``torch.stack`` joined into one tensor, as the outputs of experts.
 
-        The axis along which they are stacked becomes the index of the loop.
+        The axis along which they are stacked becomes the index of the loop. Returns None unless the parts differ in a
+        single number only, such as that of the expert, which must count up by one from part to part.
         """
         places, labels = node.slots[-1], node.sources[0][1]
         size = node.indices[places].find_root().sizes[0]
@@ -268,7 +275,8 @@ class MergedTerms:
         self.loop_slot = fold
 
     def join_loop_index(self, parameters: dict[str, TracedNode]) -> None:
-        """Declare the index of the loop to be the same as that of earlier loops over the same parameters.
+        """Declare the index of this loop to be the same as that of earlier loops that use the same parameters, since
+        both then count the same experts or layers.
 
         Args:
             parameters: The merged parameters of all loops so far, by name; those of this loop are added.
@@ -286,14 +294,16 @@ class MergedTerms:
         return node.sum_to(out, term.where.rpartition(".")[0])
 
     def varies_between_terms(self, numbers: Iterable[int]) -> bool:
-        """Return whether a number differs between the terms. If so, it must be the number of the iteration (layer or
-        expert).
+        """Return whether a number, such as 3 in the name ``experts.3.up``, differs between the terms of the loop.
+
+        If it differs, it must be the number of the iteration (layer or expert), which is then kept in ``loop_numbers``.
 
         Args:
             numbers: The number in each term.
 
         Raises:
-            UnlikeTerms: Some are equal and others not, or they are not the numbers by which the terms differ elsewhere.
+            UnlikeTerms: The number differs between some terms only, or not in the same way as a number that was seen
+                before.
         """
         values = tuple(numbers)
         if len(set(values)) == 1:
@@ -304,7 +314,10 @@ class MergedTerms:
         return True
 
     def merge_nodes(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
-        """Merge the nodes at the same place in each of the terms into one node.
+        """Merge nodes that take the same place in each of the terms into one node.
+
+        Args:
+            nodes: One node of each term, such as the parameters ``experts.0.up``, ``experts.1.up``, ...
 
         Returns:
             The node; the new number of each of its dimensions; the dimension that is the index of the loop, or None
@@ -375,7 +388,11 @@ class MergedTerms:
 
 
 def _compute_merge_key(node: TracedNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two nodes that differ at most in numbers of names, so that they may be merged."""
+    """Return a key that is equal for nodes that may be merged.
+
+    These are computed in the same way, and their parameters have equal names up to numbers, as ``experts.0.up`` and
+    ``experts.1.up``.
+    """
     if not node.sources:
         sizes = tuple(x.find_root().sizes for x in node.indices)
         return type(node), NUMBER_IN_NAME.sub("*", node.name) if isinstance(node, Parameter) else node.number, sizes

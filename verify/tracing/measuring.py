@@ -55,8 +55,9 @@ class TrainingWatch:
     Attributes:
         first: the recording at creation.
         switched: whether any token has since been routed to other experts.
-        read_as_signals: for each call, the weights that it uses as signals: those that it normalises, or of which it
-            is no affine function, and vectors to which it applies a matrix.
+        read_as_signals: for each call, by key, the numbers of the weights that it uses as signals. A weight is used
+            so if the call divides it by its own norm or is no affine function of it, or if it is a vector to which
+            the call applies a matrix.
         weights: for each tensor made of parameters alone, by number, the names of these parameters.
         chosen: numbers of the integer tensors that depend on computed values, such as the result of a top-K.
         products: for each parameter, the calls that multiply it with a signal, each with the number of the tensor
@@ -129,8 +130,9 @@ class TrainingWatch:
     def names(self) -> dict[str, Sequence[str]]:
         """Maps the name of each measured quantity to the quantities of the engine with which it is compared.
 
-        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are parts of the product with a parameter; numbers of
-        layers and experts in NAME are masked. Changes of signals are named after the module and the call.
+        ``NAME.init``, ``NAME.update`` and ``NAME.propagating`` are the parts W_0 x_0, dW x and W_0 dx of the product of
+        the parameter NAME with a signal x; numbers of layers and experts in NAME are replaced by ``*``. Changes of
+        signals are named after the module and the call that makes them.
         """
         network, found = self.traced.network, dict[str, Sequence[str]]()
         if network.unread:  # there are no quantities of the engine to compare with
@@ -150,10 +152,10 @@ class TrainingWatch:
 
     @cached_property
     def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
-        """Maps each signal whose change is measured to its printed name, the call that makes it, and its position in
-        the result.
+        """Maps each signal of the equations whose change is measured to its printed name, the call that makes it, and
+        its position among the tensors that this call returns.
 
-        These are the signals that are neither products with a parameter nor gates.
+        Measured are the signals that are neither products with a parameter nor gates nor constants.
         """
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
         made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
@@ -197,9 +199,10 @@ class TrainingWatch:
         return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
     def _list_keys(self, name: str, uses: int) -> list[str]:
-        """Returns the names of the products of a parameter with signals, "" for a product that is not measured.
+        """Returns the names of the products of a parameter with signals, as in ``_make_key``.
 
-        The list is empty if the network lacks the parameter.
+        A product that is not measured has "" in place of its name. The list is empty if the network lacks the
+        parameter.
 
         Args:
             name: the parameter.
@@ -211,18 +214,23 @@ class TrainingWatch:
         return keys if self.traced.network.unread else [key if key in self._product_signals else "" for key in keys]
 
     def _make_key(self, role: str, k: int) -> str:
-        """Returns the name of product number ``k`` with a parameter: ``qkv``, ``qkv 2``, ... without the numbers of
-        its parts.
+        """Returns the name of product number ``k`` (from 0) with a parameter: ``qkv``, ``qkv 2``, ...
+
+        Args:
+            role: the name of the parameter in the network; the number of a part, as in ``qkv[0]``, is removed.
+            k: the number.
         """
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
         """Runs the module and returns the root mean square of every measured quantity by name.
 
-        It is NaN for an expert that no token reaches, or that processes other tokens than at creation.
+        It is NaN for an expert that no token reaches, or that now gets another number of tokens than when this object
+        was created.
 
         Raises:
-            UsageError: the module makes other calls than at creation although it selects no experts.
+            UsageError: the module now makes other calls than when this object was created, although it selects no
+                experts.
         """
         now, first = self._record(), self.first
         there = self._align_with_first(now)
@@ -279,15 +287,17 @@ class TrainingWatch:
         return replace(now, tensors=tensors)
 
     def _find_later_calls(self, call: TorchCall, signals: Sequence[str]) -> list[tuple[int, TorchCall]]:
-        """Returns the calls after a product that belong to the same product in the equations, as the sum of
-        ``(w * x).sum(-1)``, each with the number of the tensor that it takes.
+        """Returns the later calls that belong to the same product in the equations as a call that multiplies.
+
+        In ``(w * x).sum(-1)``, this is the sum after the multiplication.
 
         Args:
             call: the call that multiplies.
             signals: the signals in the equations that the product makes.
 
         Returns:
-            The calls in order. Empty if the call makes the signal itself, or if a call in between takes other tensors.
+            The later calls in order, each with the number of the tensor that it takes, which the call before it made.
+            Empty if ``call`` makes the signal itself, or if a later call takes other tensors, too.
         """
         ends = {self.traced.calls[x][:3] for x in signals if x in self.traced.calls}
         if not ends or call.key in ends:
@@ -339,10 +349,10 @@ class TrainingWatch:
         alone, own = self._is_multiple(name, number), next(x for x, y in self.first.parameters.items() if y == name)
 
         def replace_parameter(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
-            """Returns the tensor ``number`` for another value of the parameter, ``value`` of the one in the recording.
+            """Returns what the tensor ``number`` would be if the parameter had another value.
 
-            If the tensor depends on other parameters or not linearly on this one, ``value`` is applied to the tensor
-            itself.
+            This value is ``value`` of the one in the recording. If the tensor also depends on other parameters, or not
+            linearly on this one, ``value`` is applied to the tensor itself.
             """
             if not alone:
                 return value(run.tensors[number])
@@ -363,7 +373,9 @@ class TrainingWatch:
         }
 
     def _is_multiple(self, name: str, number: int) -> bool:
-        """Returns whether a tensor is linear in a parameter, with a coefficient that depends on no other parameter.
+        """Returns whether a tensor made of parameters changes linearly with one of them, independently of the others.
+
+        This holds for W in W + B A, but not for B, whose coefficient A is another parameter.
 
         Args:
             name: the parameter.
@@ -440,7 +452,9 @@ def _is_affine(call: TorchCall, number: int, run: Recording) -> bool:
 
 
 def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
-    """Returns whether a call applies a matrix to a weight, so that the weight acts like a signal.
+    """Returns whether a call applies a matrix to a smaller weight, so that this weight acts like a signal.
+
+    An example is ``W @ v`` with two parameters: the matrix W is applied to the vector v.
 
     Args:
         call: the call.
@@ -465,7 +479,9 @@ def _is_summed_by_matrix(call: TorchCall, number: int, held: Sequence[int], run:
 
 
 def _list_choices(run: Recording, call: TorchCall) -> list[Any]:
-    """Returns the sorted positions that a top-K call selected."""
+    """Returns the positions that a top-K call selected, sorted along its last dimension, so that two runs can be
+    compared.
+    """
     places: list[Any] = run.tensors[[*iterate_refs(call.result)][-1].number].sort(-1).values.tolist()
     return places
 
@@ -486,8 +502,9 @@ def _iterate_refs(call: TorchCall) -> Iterator[TensorRef]:
 
 
 def _iterate_named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
-    """Yields, for several recordings together, the dicts that give names of parameters, of buffers and of inputs by
-    number.
+    """Yields the dicts that name the tensors of several recordings, by number, as one tuple for all recordings.
+
+    The first tuple has the dicts of the parameters, the second those of the buffers, the third those of the inputs.
     """
     return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
 
@@ -503,6 +520,6 @@ def _subtract(x: Tensor | None, before: Tensor) -> Tensor:
 
 
 def _compute_mean_square(x: Tensor) -> float:
-    """Returns the mean square of the entries: NaN for an empty tensor, infinity if an entry is not a number."""
+    """Returns the mean of the squared entries: NaN for an empty tensor, infinity if an entry is NaN."""
     square = float(x.double().square().mean())
     return math.inf if math.isnan(square) and x.numel() else square

@@ -149,7 +149,11 @@ class ModelOption:
             yield f"{name}: its factor is {setting.factor:.6g}, of which the module applies {brings:.6g}; {to_do}"
 
     def append_notes(self, answer: Any) -> Any:
-        """Appends notes on how the module was read to the answer of a command (a document, or the last of several)."""
+        """Appends notes on how the module was read to the answer of a command.
+
+        If the answer is a list of documents, the last one gets the notes. An answer of another type is returned
+        unchanged.
+        """
         if isinstance(answer, Document):
             return self._append_notes(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -191,8 +195,10 @@ class ModelOption:
 
 
 def _find_remaining_powers(model: TracedModel, record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns for each multiplier the power of the sizes by which the module must still multiply, as text; "" if none
-    is left.
+    """Returns, for each multiplier, the power of the growing sizes by which the module must still multiply, as text.
+
+    This is the power that the derivation or recipe asks for, divided by the one that the module already multiplies by;
+    "" if nothing is left to do.
 
     Args:
         model: what was read from the module.

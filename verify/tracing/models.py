@@ -96,8 +96,7 @@ class TracedModel:
         notes: what the equations leave out or approximate, as (path, note).
         calls: maps each signal to the torch call that makes it, as ``TracedNode.call``. Calls whose number grows with
             experts or layers are omitted, as their positions change.
-        error: relative difference between the outputs of the equations and the module; not a number if there are no
-            equations.
+        error: relative difference between the outputs of the equations and the module; NaN if there are no equations.
         base: the sizes of the first build.
         spans: for each part of a parameter that is read separately, by name, the slice of the parameter that it is.
         training: parameters that affect the module only in training mode.
@@ -172,10 +171,11 @@ class TracedModel:
         return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
     def find_open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
-        """Returns which multipliers are undecided, since the share of active experts K/M differs between base and
+        """Returns which multipliers are undecided because the share of active experts K/M differs between base and
         target.
 
-        If all experts were active when the module was read, its own factor at a multiplier may depend on K or on M.
+        This concerns a module that was read with all experts active (``joint``): K and M were then equal, so that it
+        is not known whether the module's own factor at a multiplier depends on K or on M.
 
         Args:
             base: the sizes of the tuned model.
@@ -191,11 +191,12 @@ class TracedModel:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of ``describe`` for the case that it is not known which factors the module lacks."""
+        """The result of ``describe`` if nothing is known about factors that the module should have and lacks."""
         return self.describe({})
 
     def describe(self, left: Mapping[str, str]) -> list[str]:
-        """Returns a line for each note on what was read, and for each factor by which the module itself multiplies.
+        """Returns lines that tell the user how the module was read: one for each note, and one for each multiplier of
+        the equations, with the factor that the module itself multiplies by there.
 
         Args:
             left: for each multiplier, the factor that the module still lacks, as text; "" if it lacks none.
@@ -404,8 +405,8 @@ def _find_untrained_stream(network: Network) -> str:
     """Returns the name of a signal that the layers read and to which no trained tensor contributes; "" if there is
     none.
 
-    Only one layer is read, as representative of all, so that changes of its input by earlier layers are not seen. For
-    such a signal these are the only changes, and the exponents would be wrong.
+    The equations have one layer in place of all, so that they lack the changes that earlier layers make to its input.
+    If no trained tensor contributes to the input, these are its only changes, and the exponents would be wrong.
     """
     layers = {x for x, axis in network.axes.items() if axis == "L"}
     within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
@@ -451,7 +452,8 @@ def check_equations(reader: Reader, output: View, chosen: Tensor | None = None) 
         The maximum difference, relative to the largest entry.
 
     Raises:
-        Unreadable: they differ. The error names the first call whose values differ, ignoring the order of entries.
+        Unreadable: the outputs differ. The error names the first call for which the values of the graph, in any order,
+            differ from those of the module.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
     if output.is_constant:
@@ -487,7 +489,7 @@ def _compute_relative_difference(found: Tensor, true: Tensor) -> float:
 
 
 def _fold_graph(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
-    """Merges the equal terms of loops over experts (and layers) in a graph, and splits packed parameters.
+    """Merges the terms that loops over experts (and layers) made in a graph, and splits packed parameters such as qkv.
 
     Args:
         reader: the reader that made the graph.
@@ -549,7 +551,7 @@ def _list_all_indices(node: TracedNode) -> list[IndexClass]:
 
 
 def _describe_call_mismatch(first: Recording, other: Recording, axis: str) -> Unreadable:
-    """Returns the error for a module that makes other calls if an axis is larger."""
+    """Returns the error for a module whose calls change when it is built with a larger size of an axis."""
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
     why = f"the module makes other calls if {axis} is larger; only loops over experts (M) and layers (L) may grow"

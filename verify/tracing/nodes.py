@@ -31,7 +31,7 @@ class Unreadable(UsageError):
 
 
 class NotFinite(Unreadable):
-    """The error for a module whose output is infinite or not a number, so that its equations cannot be checked."""
+    """The error for a module whose output is infinite or NaN, so that its equations cannot be checked."""
 
 
 class UnabsorbedFactor(Unreadable):
@@ -55,8 +55,8 @@ def make_error(where: str, what: str) -> Unreadable:
 
 
 class IndexClass:
-    """A set of dimensions of tensors that have to be the same index, since some operation sums or adds along them
-    together.
+    """A set of dimensions of tensors that have to be the same index of the equations, since some operation sums over
+    them together or adds tensors along them.
 
     It is an element of a union-find structure: joined classes have one root (``find_root``).
 
@@ -417,7 +417,7 @@ class PartialTopK(FunctionNode):
 
 @dataclass(eq=False, kw_only=True)
 class StoppedGradient(FunctionNode):
-    """A signal through which no gradient passes."""
+    """A signal through which no gradient passes, as ``x.detach()`` returns it."""
 
     name: str = "stopped"
     value_function: Callable[..., Tensor] | None = field(default=lambda v: v)
@@ -429,7 +429,8 @@ class ShiftedSignal(TracedNode):
 
     Attributes:
         values: The constant, in each build of the module.
-        frozen: Whether the entries of the constant differ along an axis that grows.
+        frozen: Whether the entries of the constant differ along an axis that grows, so that the equations need a frozen
+            parameter for it.
         entrywise: Whether ``value_function`` acts on each entry separately, so that it also applies to a slice of the
             signal.
     """

@@ -30,11 +30,18 @@ def find_permuted_copies(node: TracedNode) -> frozenset[PermutedCopy]:
 
 
 def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[ActingPath]]) -> Iterator[ActingPath]:
-    """Yield what ``of`` returns for the sources of a node, with the parameters added that multiply the source in this
-    node.
+    """Extend the paths that end in the sources of a node by the step from the source to the node.
 
-    A result of ``of`` is a tuple that ends in a set of parameter names. If this set is not empty and the node adds
-    names, the result is dropped: only one multiplication by parameters is followed.
+    A path is a tuple that ends in the set of names of the parameters that multiply the signal on the way. If the node
+    is a product with parameters, their names are added to this set. A path that would thus be multiplied by
+    parameters twice is left out.
+
+    Args:
+        node: The node.
+        of: Returns the paths that end in a source.
+
+    Yields:
+        The paths that end in the node.
     """
     weights = [c for c in node.children if c.is_weight] if isinstance(node, ContractionNode) else []
     for child in node.children:
@@ -44,15 +51,17 @@ def _iterate_source_paths(node: TracedNode, of: Callable[[TracedNode], Iterable[
 
 @cache_on_node
 def _get_path_cache(whole: TracedNode) -> dict[int, frozenset[ActingPath]]:
-    """Return the results of ``_find_acting_paths`` for one signal that are known so far, by number of the node."""
+    """Return the cache of ``_find_acting_paths`` for the signal ``whole``: number of a node -> its result for this
+    node.
+    """
     return {}
 
 
 def _find_acting_paths(node: TracedNode, whole: TracedNode) -> frozenset[ActingPath]:
-    """Return by which parameters a signal is multiplied on its way to a node: a set of names for each path between
-    them.
+    """Return by which parameters a signal is multiplied on its way to a node.
 
-    Paths through a permutation of the signal are left out.
+    The result has a set of parameter names for each path from the signal to the node. Paths through a permutation of
+    the signal are left out, and so are paths with two multiplications by parameters.
 
     Args:
         node: The node.

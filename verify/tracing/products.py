@@ -45,7 +45,7 @@ def contract_views(reader: Reader, operands: Sequence[Operand], out: Sequence[An
     Args:
         reader: the reader.
         operands: the tensors, each with a key for each of its dimensions.
-        out: the keys of the result; over all others is summed.
+        out: the keys of the result; the product is summed over all other keys.
         factor: a number in each build of the module by which the product is multiplied; empty for 1.
 
     Raises:
@@ -141,8 +141,10 @@ def assign_labels(
 
 
 def assign_broadcast_keys(views: Sequence[View]) -> tuple[list[Operand], range]:
-    """Returns tensors with keys that match their dimensions from the last one on, as in broadcasting, and the
-    result's keys.
+    """Gives the dimensions of tensors keys so that they are matched from the last one on, as in broadcasting.
+
+    Returns:
+        Each tensor with the keys of its dimensions, and the keys of the result of the elementwise operation.
     """
     n = max(len(v.dims) for v in views)
     return [(v, range(n - len(v.dims), n)) for v in views], range(n)
@@ -153,14 +155,14 @@ def _convert_operand(
 ) -> View:
     """Converts a constant of the module that is an operand of a product into a constant of the equations.
 
-    If it differs along a growing axis over which the product is summed, and only weights share this axis, it becomes
-    a frozen parameter instead.
+    If its entries differ along a growing axis over which the product is summed, and no signal among the operands has
+    this axis, it becomes a frozen parameter instead.
 
     Args:
         reader: the reader.
         x: the constant.
-        keys: its keys.
-        operands: all operands of the product with their keys.
+        keys: the keys of its dimensions.
+        operands: all operands of the product, with the keys of their dimensions.
         out: the keys of the result.
     """
     grows = {key for d, key in enumerate(keys) if key not in out and not all(x.get_index(e).fixed for e in x.dims[d])}
@@ -176,9 +178,9 @@ def _convert_operand(
 
 
 def act_on_constant(reader: Reader, x: View) -> View:
-    """Returns a tensor that is computed from weights alone as a product with the constant 1, which makes it a signal.
+    """Returns the product of a tensor that is computed from weights alone with the constant 1, which is a signal.
 
-    Equations have functions and sums of signals only.
+    In equations, functions and sums take signals only, so that the tensor itself could not be their argument.
     """
     keys = range(len(x.dims))
     return contract_views(
@@ -271,8 +273,11 @@ def _is_width(reader: Reader, index: IndexClass) -> bool:
 
 
 def _find_common_factor(node: TracedNode) -> PerBuild:
-    """Returns the factor of a product of signals without a sum along a growing axis, or of a signal and a gain, which
-    starts at one number whatever the sizes are; of a sum, the one that all terms share; empty if there is none."""
+    """Returns the number by which a whole node is multiplied, in each build of the module; empty if there is none.
+
+    A product has one if it sums along no growing axis, and if it has weights, along no axis at all (a signal times a
+    gain). A sum has the number that all of its terms share.
+    """
     if node.is_weight or node.value_function is not None:
         return ()
     if isinstance(node, SumNode | EntryPick):

@@ -50,15 +50,15 @@ class Reader:
 
     Attributes:
         runs: the recordings, one for each build of the module.
-        builds: their number.
+        builds: the number of recordings.
         apply_rule: reads the current call by its rule.
         read_function: reads a tensor that is a recognised function of another one.
         known_functions: the recognised functions.
         splits: for each dimension of a leaf that consists of two indices, the sizes of both; the next attempt starts
             with these.
         views: the view of each tensor, by number.
-        read_calls: every call that was read, with a result and its view.
-        one_hot: the one-hot encodings of integer inputs, by number of the node.
+        read_calls: for every result that was read: the call, the result and its view.
+        one_hot: the node of the one-hot encoding of each integer input, by the number of the input's node.
         call: the current call in the first build.
         calls: the current call in each build.
         rule_name: the name under which the rule of the call is found.
@@ -70,7 +70,8 @@ class Reader:
         frozen_constants: constants that vary along a growing axis and become frozen parameters, by their entries.
         no_grad_tensors: tensors that were computed without gradients (``torch.no_grad``).
         slices: cached slices and entries of nodes, by number of the node, dimension and positions.
-        topk_counts: K of the last top-K that was recorded with all experts selected, in each build.
+        topk_counts: the number K that the module passed to the last top-K that was recorded as selecting all experts,
+            in each build.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class Reader:
     def get_per_build(self, x: Any) -> Any:
         """Returns a tuple of the values of a number, one for each build of the module.
 
-        A number that is the same in all of them is repeated.
+        A number that does not depend on the sizes, and so is no ``VaryingNumber``, is repeated.
         """
         return x if isinstance(x, VaryingNumber) else self.repeat_per_build(x)
 
@@ -367,8 +368,9 @@ class Reader:
 
 
 def _check_cancellation(reader: Reader, results: Sequence[TensorRef], made: Any) -> None:
-    """Checks that a sum in the first recording does not cancel, since equations have no signs and would give its
-    terms' size.
+    """Checks that the terms of a sum do not cancel in the first recording.
+
+    Equations have no signs, so that the sum would be taken to be as large as its terms.
 
     Args:
         reader: the reader.
@@ -398,7 +400,7 @@ def _read_or_use_as_data(reader: Reader, read: Sequence[View], make: Callable[[]
         What ``make`` returns, or the results as constants.
 
     Raises:
-        UsageError: ``make`` fails, and the call reads a parameter or has a result whose shape grows.
+        UsageError: ``make`` fails, and the call depends on a parameter or has a result whose shape grows.
     """
     try:
         return make()
@@ -419,7 +421,7 @@ def stop_gradient(reader: Reader, x: View) -> View:
     Constants, and parameters that get no gradient elsewhere either, are returned unchanged.
 
     Raises:
-        Unreadable: it is a matrix that is trained elsewhere.
+        Unreadable: x is a matrix made of parameters, some of which get a gradient where they are used elsewhere.
     """
     if x.is_constant or (x.node.is_weight and not has_trained_parameter(reader, x.node)):
         return x

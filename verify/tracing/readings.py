@@ -37,7 +37,8 @@ class ModuleReading:
         smallest: sizes of the smallest model that the user asks about, if known.
         name: name of the network.
         failures: the error of each strategy that failed, by its name.
-        rejected: the last result that the caller refused, if any; ``failures`` has the reason.
+        rejected: the last network that was read but refused by the caller (``refuse`` in ``read_module``), if any;
+            ``failures`` has the reason.
     """
 
     build: Build
@@ -58,9 +59,9 @@ class ModuleReading:
 
     @property
     def differs_at_small_sizes(self) -> bool:
-        """Whether the module must be read at the user's sizes, since it is another one at small sizes.
+        """Whether the module must be read at the user's sizes, since ``build`` returns an unusable one at small sizes.
 
-        This is so if it raises an error there, or if its network there was refused by the caller.
+        This is so if it raises an error at small sizes, or if the caller refused the network that was read at them.
         """
         if self.smallest is None or self.rejected is None:
             return self.smallest is not None and " raises " in str(self.first)
@@ -106,8 +107,9 @@ def _try_equations(
 
 
 def _read_all_chosen(q: ModuleReading) -> TracedModel | None:
-    """Reads the equations as if every top-K selected all candidates; returns None if the module itself raised an
-    error before.
+    """Reads the equations as if every top-K selected all candidates.
+
+    Returns None if the first attempt failed with an error of the module's own code, which this cannot help.
     """
     return _try_equations(q, q.base, half_active=False, force_topk=True) if isinstance(q.first, Unreadable) else None
 
@@ -118,10 +120,12 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
 
     Args:
         q: the module.
-        last: whether this is the second attempt in ``READINGS``, made if small sizes do not even give shapes.
+        last: whether this is the later of the two attempts at these sizes in ``READINGS``, which is made if reading by
+            shapes at small sizes has failed, too.
 
     Returns:
-        The network; None if there is no reason to expect another result than at small sizes.
+        The network; None if this attempt does not apply: there is no reason to expect another result than at small
+        sizes, or these sizes were tried before.
     """
     untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.differs_at_small_sizes)
     if not (untried if last else q.differs_at_small_sizes):
@@ -133,8 +137,10 @@ def _read_at_base(q: ModuleReading, last: bool = False) -> TracedModel | None:
 
 
 def _read_shapes(q: ModuleReading) -> TracedModel | None:
-    """Reads the module by its parameters' shapes at small sizes; returns None if it must be read at the user's
-    sizes.
+    """Reads the module by the shapes of its parameters, at small sizes.
+
+    Returns None if this attempt does not apply: the module must be read at the user's sizes
+    (``differs_at_small_sizes``), the caller refused its network, or its output is not finite.
     """
     done = q.rejected is not None or q.differs_at_small_sizes or isinstance(q.first, NotFinite)
     return None if done else _read_shapes_for(q, q.base, q.first)
@@ -198,10 +204,10 @@ def read_module(
         build: function that returns the module at given sizes.
         base: sizes at which it is read; missing ones have a small default.
         strict: whether to fail if equations cannot be read, instead of falling back to the shapes of parameters.
-        smallest: sizes of the smallest model that the user asks about. A module that is another one at small sizes
-            (or raises an error there) is read at these.
-        refuse: returns the reason to reject a result, or "". The last rejected one is returned if nothing else
-            succeeds.
+        smallest: sizes of the smallest model that the user asks about. The module is read at these if it raises an
+            error at small sizes, or if its network there is refused.
+        refuse: returns the reason to reject a network that was read; "" to accept it. The last rejected network is
+            returned if nothing else succeeds.
 
     Raises:
         Unreadable: no strategy succeeds; the message has the reasons of all.
@@ -231,8 +237,8 @@ def read_module(
 def trace_equations(build: Build, base: SizesByAxis | None = None, name: str = TRACED) -> TracedModel:
     """Reads the equations of the module that ``build(sizes)`` returns.
 
-    Parameters that act only in training mode are not contained, and shapes are no fallback; see ``read_module`` for
-    both.
+    Unlike ``read_module``, it leaves out parameters that act only in training mode, and it raises an error if the
+    equations cannot be read, in place of reading the shapes of the parameters.
 
     Args:
         build: function that returns the module at given sizes.

@@ -60,8 +60,8 @@ def read_function(reader: Reader, known: KnownFunction, number: int) -> View:
         number: the number of the tensor that is read.
 
     Raises:
-        Unreadable: no equation can express it.
-        Restart: it must be read call by call instead.
+        Unreadable: no equation can express the function.
+        Restart: the tensor must be read call by call instead, in a new attempt.
     """
     x = convert_cat_to_sum(reader, reader.get_view(TensorRef(known.argument)))
     if not known.over:
@@ -92,7 +92,7 @@ def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple
         The view, or None if the function must be read call by call.
 
     Raises:
-        Unreadable: a permuted parameter is also used elsewhere.
+        Unreadable: the function permutes a parameter that is also used elsewhere.
     """
 
     def compute_value(v: Tensor) -> Tensor:
@@ -131,7 +131,10 @@ def _read_along_dims(reader: Reader, known: KnownFunction, x: View, slots: tuple
 
 
 def _has_other_readers(reader: Reader, x: View) -> bool:
-    """Tests whether the parameters from which a tensor is computed are arguments of more than one call."""
+    """Tests whether more than one call of the module takes a parameter from which a tensor is computed.
+
+    Then the parameter is also used elsewhere, and not only in this tensor.
+    """
     run, names = reader.runs[0], {y.name for y in walk_graph(x.node) if isinstance(y, Parameter)}
     own = {number for number, name in run.parameters.items() if name in names}
     return sum(any(r.number in own for r in c.iterate_inputs()) for c in run.calls) > 1

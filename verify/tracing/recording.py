@@ -106,7 +106,8 @@ class Recording:
         parameters: names of the parameters, by number.
         buffers: names of the floating-point buffers, by number.
         inputs: for each tensor that is an input, by number, its position among the tensor inputs.
-        positions: cache of the reader: for each call, where the entries of its results come from.
+        positions: cache of ``data_movement.find_positions``: for each call that moves entries, where the entries of its
+            results come from.
         output: the tensor that the module returns.
         outputs: the first tensor that each submodule returned in its last call, by path.
         frozen: numbers of the parameters that do not require gradients.
@@ -281,7 +282,7 @@ class Recorder(TorchFunctionMode):
         ids: number of each tensor, by ``id``.
         versions: the version counter of each tensor when it was recorded, by number.
         dependent: numbers of the tensors that depend on a parameter or on a floating-point input.
-        reordered: whether a top-K returned all candidates in their own order instead of sorted.
+        reordered: whether a top-K was changed so that it returns all candidates in their own order, not sorted.
         slices: arguments of the ``__getitem__`` call that made a tensor, by ``id``.
         counts: number of calls so far of each (module, name).
     """
@@ -361,8 +362,8 @@ class Recorder(TorchFunctionMode):
     def is_recorded_whole(self, name: str, args: Any, keywords: Any) -> bool:
         """Returns whether a call is recorded as it is. Otherwise the aten calls inside it are recorded.
 
-        It is recorded as it is if it has a rule, is a function of at most one tensor that depends on parameters or
-        the input, or writes in place; without ``decompose`` also if it reads a single parameter.
+        It is recorded as it is if it has a rule, if it writes in place, or if at most one of its arguments depends on
+        a parameter or the input; without ``decompose`` also if exactly one of its arguments is a parameter.
         """
         moved = [x for x in iterate_leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.dependent]
         if not self.decompose and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
@@ -672,12 +673,12 @@ def _describe_noise(run: Recording) -> Unreadable:
 
 
 def _find_ancestors(run: Recording, numbers: set[int], without: str = "") -> set[int]:
-    """Adds to a set of tensors, given by their numbers, all tensors from which they are computed, and returns the set.
+    """Adds to a set of tensors, given by their numbers, all tensors from which these are computed; returns the set.
 
     Args:
         run: the recording.
         numbers: the tensors to start from.
-        without: name of calls through which no further tensors are found.
+        without: name of calls whose arguments do not count as tensors from which their results are computed.
     """
     for call in reversed(run.calls):
         if call.name != without and any(x.number in numbers for x in iterate_refs(call.result)):

@@ -21,7 +21,7 @@ from .slicing import select_entries
 
 
 def find_dim_slots(reader: Reader, x: View, d: int) -> tuple[int, ...]:
-    """Returns the numbers of the dimensions of the node that make up dimension d of a view.
+    """Returns the numbers of the node's dimensions of which dimension d of a view consists.
 
     Raises:
         Unreadable: the dimension has size 1, or entries only repeat along it (broadcasting).

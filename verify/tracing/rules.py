@@ -272,7 +272,8 @@ def read_max_pool(
         padding: padding of the positions.
 
     Raises:
-        Unreadable: the maximum is larger than the sum, or one of them is positive where the other is not.
+        Unreadable: at some entry of the recorded result, the maximum is larger than this sum, or one of them is
+            positive and the other is not.
     """
     assert reader.call is not None
     n = int(reader.rule_name[-2])

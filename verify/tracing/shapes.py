@@ -167,8 +167,8 @@ class WeightUses:
             self._note_unsummed(number)
 
     def _follow_call(self, call: TorchCall) -> None:
-        """Updates by one call which tensors are known to be weights and signals, and notes how the call uses
-        weights.
+        """Follows one call: notes which of its results are weights or signals, and how it uses the weights that it
+        takes.
         """
         read, outs = list(call.iterate_inputs()), list(iterate_refs(call.result))
         name, made = normalise_call_name(call.name), outs[0].number if outs else None
@@ -191,11 +191,11 @@ class WeightUses:
                 self._note_use(call, name, k, read[k].number, made, acted)
 
     def _combine_weights(self, name: str, held: Sequence[int], made: int) -> None:
-        """Notes that the result of a call stands for several weights, whose sum or product it is.
+        """Notes that the result of a call, such as W + B A, stands for the weights of which it is a sum or product.
 
         Args:
             name: name of the call in the table of rules.
-            held: numbers of the weights.
+            held: numbers of the weights that the call takes.
             made: number of the result.
         """
         tensors, shape = self.run.tensors, self.run.tensors[made].shape
@@ -208,7 +208,9 @@ class WeightUses:
     def _follow_permutation(
         self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
     ) -> bool:
-        """Tests whether a call only permutes the dimensions of one weight; if so, its result counts as this weight.
+        """Tests whether a call only permutes the dimensions of one weight, or changes its entries one by one.
+
+        If so, the method notes that its result stands for this weight, with the order of its dimensions.
 
         Args:
             call: the call.
@@ -232,7 +234,10 @@ class WeightUses:
         return order is not None
 
     def _note_use(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
-        """Notes how a call uses the dimensions of a weight. If it multiplies entry by entry, a later call decides this.
+        """Notes how a call uses the dimensions of a weight: which it sums, and which index its result.
+
+        If the call multiplies the weight with a signal entry by entry, this is left to a later call, which may sum the
+        product.
 
         Args:
             call: the call.
@@ -266,9 +271,10 @@ class WeightUses:
             self._add_use(x, *(tuple(own[d] for d in side) for side in at or ()))
 
     def _note_unsummed(self, number: int, over: Sequence[int] = ()) -> None:
-        """Notes how a table or a weight is used of which no call sums a product with a signal.
+        """Notes how a weight is used that no matrix product applies to a signal.
 
-        This holds for rows of a table (an embedding), and for a product with a signal entry by entry.
+        Such weights are a table whose rows are selected (an embedding), and one that multiplies a signal entry by
+        entry.
 
         Args:
             number: number of the tensor: the rows, or the product.
@@ -289,7 +295,8 @@ class WeightUses:
 
         Args:
             name: name of the parameter.
-            sides: these three lists of dimensions, in this order; entries of -1 are dropped.
+            sides: three lists of dimensions: those that are summed, those that index the output, and those that count
+                separate maps. Entries of -1, which stand for no dimension of the parameter, are dropped.
         """
         summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
         self.found[name].add((summed, made, stack))
@@ -407,12 +414,12 @@ class ShapeNetwork:
     Attributes:
         notes: what is assumed about single parameters, such as an ambiguous shape, as (name, note).
         axes: axis of each index name.
-        constants: for each list of axes, as text, the name of the constant input whose dimensions have these axes.
+        constants: for each list of axes, written as in ``"N M"``, the name of the constant input with these axes.
         lines: the equations.
         roles: parameter name of each symbol.
         multiplied: for each parameter, the power of the sizes by which the module multiplies it
             (``Network.multiplied``).
-        stems: beginnings of the names of products, of signals that are copies of them, and of the output.
+        stems: beginnings of the names of products, of the sums of their entries, and of the output.
     """
 
     def __init__(
@@ -501,7 +508,10 @@ class ShapeNetwork:
             self.lines.append(f"{behind} = {write_indexed(product, [*out, *maps])}")
 
     def _name_constant(self, indices: str) -> str:
-        """Returns the name of the constant input that has these indices; one with the same axes is used again."""
+        """Returns the name of the constant input with these indices.
+
+        A constant that another parameter acts on is used again if its indices have the same axes.
+        """
         key = " ".join(self.axes[x] for x in indices)
         return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
 
@@ -557,8 +567,8 @@ class ShapeNetwork:
 
 
 def drop_fixed_map_notes(reading: TracedModel, growing: Collection[str]) -> TracedModel:
-    """Returns the reading without the note that the number of experts' matrices grows, unless M is one of the growing
-    axes.
+    """Returns a copy without the notes that the number of a parameter's matrices (one for each expert) grows, unless
+    M is among the axes that grow for this user.
     """
     notes = [x for x in reading.notes if x[1] != GROWING_MAP_COUNT or "M" in growing]
     return replace(reading, notes=notes)

@@ -113,7 +113,13 @@ def _slice_rotation(reader: Reader, node: TracedNode, slot: int, start: Sizes, s
 def _find_concatenated_part(
     reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
 ) -> TracedNode | None:
-    """Returns the concatenated tensor that a slice of a concatenation cuts out again; None if it does not match any."""
+    """Returns the part of a concatenation that a slice of it cuts out exactly.
+
+    ``torch.cat([a, b])[len(a):]  ->  b``
+
+    Returns None if the node is no concatenation along this dimension, or if the slice from ``start`` to ``stop`` is not
+    exactly one of its parts.
+    """
     if isinstance(node, Concatenation | FixedConcatenation) and node.slot == slot and not node.note:
         for (made, labels), begin in zip(node.sources, node.begins, strict=True):
             if sorted(labels) != [*node.slots]:

@@ -40,7 +40,7 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
 
     Args:
         runs: recordings, numbered like the first; each but the first has one axis doubled.
-        live: numbers of the tensors that depend on a parameter or the input.
+        live: numbers of the tensors that depend on a parameter or the input; all others are constants.
         base: the sizes of the first run.
 
     Returns:
@@ -82,7 +82,7 @@ def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mappi
 
 
 def _power_below(ratio: float) -> int:
-    """Returns the largest power of two that is at most ``ratio`` and at most ``WIDE_RATIO``."""
+    """Returns the largest power of two that is at most ``ratio`` and at most ``WIDE_RATIO``, but at least 1."""
     return next((2**k for k in reversed(range(WIDE_RATIO.bit_length())) if 2**k <= min(ratio, WIDE_RATIO)), 1)
 
 
