@@ -1,7 +1,8 @@
 """Covers all rays of a network by cones, each with one formula. The theorems are about these cones.
 
-Law: the solver finds a formula on one ray, and the cone that this formula reaches is removed from the rays. What
-remains is solved again at a ray inside, until nothing remains or no further formula is found. A covering only states
+Method: the solver finds a formula on one ray, and the cone of rays on which this formula is expected to be valid is
+    removed. The solver is applied again to a ray in what remains, until nothing remains or no further formula is
+    found. A covering only states
 what to prove: that the cones are right, and that no formula exists where none was found, is left to proofs.
 """
 

@@ -92,10 +92,10 @@ def _apply_factor(name: str, factor: float, values: dict[str, float], compounds:
     """Returns the value at the target of a setting that was tuned at the base; None if no tuned value was given.
 
     Args:
-        name: the value.
-        factor: the factor on it.
-        values: tuned values.
-        compounds: averages are compounded, so that beta is raised to the power ``factor``.
+        name: the setting, such as ``lr``, or ``one_minus_beta2`` for 1 - beta2.
+        factor: the factor by which it changes from base to target.
+        values: tuned values, by setting.
+        compounds: True if a beta is to be raised to the power ``factor``, instead of 1 - beta being multiplied by it.
     """
     if name not in values:
         return None

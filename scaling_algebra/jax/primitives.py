@@ -21,7 +21,9 @@ Rule = Callable[..., Any]
 
 
 def contract(params: Params, a: Tensor, b: Tensor) -> Tensor:
-    """Compute dot_general: batch dimensions come first, then the remaining dimensions of each operand."""
+    """Compute dot_general, a batched product of tensors. The result has the batch dimensions first, then the
+    remaining dimensions of ``a``, then those of ``b``.
+    """
     (summed_a, summed_b), (batch_a, batch_b) = params["dimension_numbers"]
     indices = iter(ascii_letters)
     of_a = [next(indices) for _ in range(a.dim())]

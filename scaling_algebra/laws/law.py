@@ -36,8 +36,8 @@ class LawAxis:
         minimise: quantities to minimise over.
         constraints: equations and bounds.
         fixed: constants.
-        exponent: name of the exponent of the minimum; empty for none.
-        ratios: further named exponents: those of these monomials at the optimum.
+        exponent: name under which the exponent of the minimum is reported; empty for none.
+        ratios: monomials, each by the name under which its exponent at the optimum is reported.
     """
 
     sum: Posynomial
@@ -91,7 +91,8 @@ class LawAnswer(Rendered):
         law: the law.
         at: values that the user gave.
         axes: the minimum for each way to grow.
-        exponents: the named exponents, each in the first cell of its axis.
+        exponents: the exponents, by their names in the law. If different formulas are valid in different regions
+            (cells), each is that in the first cell.
         identities: for each identity whether it holds for all parameters.
     """
 
@@ -200,7 +201,12 @@ def law(
 
 
 def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
-    """Raises UsageError if an argument is given that does not apply to a sum, law or set of assumptions (``kind``)."""
+    """Raises UsageError if an argument of ``law`` is given that has no effect for this kind of question.
+
+    Args:
+        kind: what was asked about, in words: a sum, a law or a set of assumptions.
+        others: the arguments without effect for it, by name; all must be empty.
+    """
     if strange := [name for name, x in others.items() if x]:
         raise UsageError(f"{strange[0]} has no effect for {kind}; leave it out")
 
@@ -334,9 +340,9 @@ def _build_assumptions(name: str, data: dict[str, Any]) -> Law:
 
 
 def _balance_axis(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
-    """Minimises the sum of an axis after values are substituted.
+    """Minimises the sum of one way to grow, after values are substituted for quantities and parameters.
 
-    A quantity that a value eliminates no longer grows; one that occurs only in a value grows, too.
+    With ``n = C/N`` as a value, C takes the place of n as a quantity that grows.
     """
     before = {q for x in axis.parts for q in x.quantities}
     total, constraints = axis.sum.substitute(put), [c.substitute(put) for c in axis.constraints]

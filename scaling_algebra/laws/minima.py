@@ -2,8 +2,9 @@
 
 Law: every term is at most the minimum, and every term of a constraint at most 1. The least exponent of the minimum is a
 linear program. A vertex of its dual is a circuit: terms whose exponents cancel with positive weights, no subset of
-which does so. A circuit is a nullspace, so that parameters may stay symbols. At the optimum a term is its share of the
-minimum, and a term of a constraint its share of that constraint (geometric programming), which gives the prefactors.
+which does so. Its weights are the nullspace of a matrix of exponents, which can be computed with parameters as
+symbols. The weights also say what share of the minimum each term has at the optimum, and what share of its constraint
+each term of a constraint has (geometric programming). This gives the prefactors.
 Used by: ``balance.py``, ``recipes/horizon.py``.
 """
 
@@ -28,7 +29,8 @@ class Condition:
 
     Attributes:
         ratio: the monomial.
-        alone: the quantity to solve for when it is printed; empty if only the sign of an exponent decides.
+        alone: the quantity for which the condition is solved when it is printed; empty if it is printed as a sign of
+            an exponent.
     """
 
     ratio: Monomial

@@ -174,9 +174,11 @@ def check_linear(m: Monomial, unit: str, where: str) -> None:
 
 @lru_cache(maxsize=2**12)
 def log_form(m: Monomial, unit: str) -> Form:
-    """Returns the logarithm of a monomial, divided by log(unit), as a linear form; its constant is ignored.
+    """Returns the logarithm of a monomial, divided by log(unit), as a linear form. The coefficient of the monomial is
+    ignored.
 
-    Denominators that contain parameters are positive, and the form is multiplied by them.
+    Where an exponent has a denominator with parameters, the form is multiplied by this denominator, which is
+    positive, so that signs stay.
     """
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
     whole = sympy.expand(total) if total.is_polynomial() else _sign_numerator(total)

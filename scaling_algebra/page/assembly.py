@@ -39,7 +39,9 @@ def questions() -> Iterator[dict[str, str]]:
 
 
 def key(question: dict[str, str]) -> str:
-    """Serialises a question exactly as ``site/engine.js`` does."""
+    """Serialises a question exactly as ``site/engine.js`` does, so that the page finds the stored answer by this
+    text.
+    """
     return json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

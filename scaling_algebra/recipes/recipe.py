@@ -364,15 +364,24 @@ def recipe(
 
 
 def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
-    """Returns the factors by quantity; if averages are compounded, a power of beta takes the place of a factor of 1
-    - beta."""
+    """Returns the factors of ``Recipe.run``: those given, under other names for betas if these are raised to a power.
+
+    Args:
+        held: how quantities change with batch and tokens.
+        factors: factor of each quantity. If ``held.compounds``, that of ``one_minus_beta2`` is the power to which
+            beta2 is raised, and is returned as ``beta2_power``.
+    """
     how = {f"one_minus_{beta}": f"{beta}{POWER}" for beta in ("beta1", "beta2")} if held.compounds else {}
     return {how.get(name, name): x for name, x in factors.items()}
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns how an optimizer's quantities follow batch and tokens. Suffixes of its name (a shape factor) are
-    ignored.
+    """Returns how an optimizer's quantities follow batch and tokens.
+
+    Args:
+        rule: the optimizer. What follows a colon in its name, a factor by the shape of a matrix, is ignored.
+        hold: names of the invariants to keep, of which those are used that apply to the optimizer; None for its
+            default ones.
     """
     from . import horizon as laws  # needs sympy
 
@@ -469,8 +478,9 @@ def _powers(
     """Derives the powers at the base and at the target.
 
     Returns:
-        The scaling at the base and at the target, the derivations, and, if the ray of the way has no parameterization,
-        the ray of these powers and the reason.
+        (powers at the base, powers at the target, derivations, nearby, reason). If there is no parameterization on
+        the ray from base to target, ``nearby`` is the other ray on which these powers were derived, and ``reason``
+        says why there is none; otherwise they are None and "".
     """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
@@ -523,10 +533,11 @@ def _powers(
 
 
 def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
-    """Tests whether the derived powers are those of the layer-wise law.
+    """Tests whether the derived powers follow from the shapes of tensors alone, by the layer-wise law
+    (``Derivation.apply_law``), and give the same numbers on the rays of the base's and of the target's own sizes.
 
-    If they are, they give the same numbers on the rays of the base's and of the target's sizes, and no search is needed
-    there. Only networks with norms are tested: for them a search takes seconds and returns this law.
+    If so, the parameterization need not be searched on these two rays. The result is False for networks without
+    norms, for which the search is fast.
     """
     for d in derivations:
         here, first, last = (d.apply_law(_restrict_ray(ray, d.network)) for ray in (d.ray, *going.own_rays))
@@ -588,7 +599,10 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """Yields each signal that grows from base to target if the powers were derived on another, nearby ray."""
+    """Yields each signal that grows from base to target, if the derivations are those of another, nearby ray.
+
+    This is the case where no parameterization exists on the ray from base to target.
+    """
     assert going.ray is not None
     seen = set()
     for d in derivations:

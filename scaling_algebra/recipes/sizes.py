@@ -165,7 +165,10 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Tests whether rates lie on the same side of all simple boundaries between cones as the logarithms they replace.
+    """Tests whether rates of axes may replace the logarithms of growth factors, because the same formulas are valid
+    for both.
+
+    This is so if both lie on the same side of every simple boundary between cones, such as M = N or M + N_e = N.
 
     Args:
         rates: candidate rates of the axes.
