@@ -1,4 +1,5 @@
-"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the exponents b, c and alpha.
+"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the exponents b (init std), c
+(learning rate) and alpha (multiplier).
 
 A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. These scale alike
 when parameters change, so a smaller one can be dropped as safely as at a single point; the union over grades is the
@@ -70,7 +71,9 @@ def form_algebra(
 
 
 class _FormSteps(TensorSteps):
-    """Computes updates of tensors, with learning rates and the numbers that gradients are divided by as unknowns."""
+    """Computes the updates of tensors in a ``FormTrajectory``, where learning rates and the numbers by which the
+    optimizer divides gradients are unknowns.
+    """
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -92,7 +95,7 @@ class FormTrajectory(Trajectory):
         sized: signals whose change after the first update is replaced by an unknown for its size, to keep the number of
             terms small.
         optimizer: the optimizer.
-        context: options of the run.
+        context: further settings of the run, such as the axes that count as growing on any ray.
     """
 
     stepping = _FormSteps

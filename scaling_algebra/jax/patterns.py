@@ -63,8 +63,9 @@ class Patterns:
         constants: tensors and Python numbers that depend on neither parameters nor inputs.
         shapes: the shape of every value in JAX.
         made: the call that returns a value.
-        functions: for each value that was computed from one tensor by elementwise calls, that tensor's number, and
-            the results of these calls at the points ``GRID``. There may be several such tensors, one for each call.
+        functions: number of a value -> number of a tensor from which elementwise calls compute this value -> the
+            results of these calls at the points ``GRID``. In a chain of such calls, every tensor before the value is
+            one.
     """
 
     constants: dict[int, Any] = field(default_factory=dict)

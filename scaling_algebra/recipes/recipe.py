@@ -536,8 +536,8 @@ def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
     """Tests whether the derived powers follow from the shapes of tensors alone, by the layer-wise law
     (``Derivation.apply_law``), and give the same numbers on the rays of the base's and of the target's own sizes.
 
-    If so, the parameterization need not be searched on these two rays. The result is False for networks without
-    norms, for which the search is fast.
+    If so, the parameterization need not be searched on these two rays. Only networks with norms are tested, since for
+    them a search takes seconds; for others the result is False.
     """
     for d in derivations:
         here, first, last = (d.apply_law(_restrict_ray(ray, d.network)) for ray in (d.ray, *going.own_rays))

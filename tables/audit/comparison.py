@@ -372,7 +372,9 @@ def _gauges(cells: Iterable[Printed]) -> Gauges:
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:
-    """Returns a key that is the same for the printed multiplier, init std and learning rate of one tensor."""
+    """Returns a key of the tensor that a cell is about: the same for its printed multiplier, init std and learning
+    rate.
+    """
     where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 

@@ -70,7 +70,7 @@ def _check_cell(cell: Printed) -> Printed:
 
 
 def _check_axes(cell: Printed, network: Network) -> None:
-    """Raises UsageError if a power has axes that the network lacks."""
+    """Raises UsageError if the value of a cell is a power of axes that the network does not have."""
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
         check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, list_power_axes(network))
@@ -94,7 +94,9 @@ def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
 
 
 def starting(d: Derivation, zero: tuple[str, ...]) -> Derivation:
-    """Derives again with these tensors initialised to zero; returns the original derivation if a demand fails then."""
+    """Derives a parameterization again with these tensors (``zero``, by role) starting at zero. The original
+    derivation ``d`` is returned if none can then be derived or a demand fails.
+    """
     given = {f"{role}.init": 0 for role in zero if d.scaling.tensors[role].init_std is not None}
     if not (given and d.configuration.parameterization.derived):
         return d

@@ -135,7 +135,7 @@ def _scale_rate(scaling: Scaling, role: str, by: Fraction) -> Scaling:
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:
-    """Returns the largest exponent that a signal which must stay O(1) has during training with these settings.
+    """Returns the largest exponent that any of the signals that must stay O(1) reaches in training with these settings.
 
     Args:
         d: network, ray and optimizer.

@@ -1,4 +1,5 @@
-"""Reads the transcribed rules (``rules/*.toml``), one file for each repository. The engine never imports this module.
+"""Reads the scaling rules that were transcribed from public code (``rules/*.toml``, one file for each repository).
+The engine never imports this module.
 
 To add an implementation, add a file.
 """
@@ -99,8 +100,8 @@ class ShippedRule:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def as_given(self, optimizer: OptimizerSpec) -> dict[str, Power | None]:
-        """Converts the powers of the rule to tensors without multipliers: ``{"ROLE.init": power, ...}``, with the
-        multipliers of signals.
+        """Converts the powers that the rule sets to the equivalent ones for tensors without multipliers, as
+        ``{"ROLE.init": power, ...}``. The multipliers of signals are added to them.
 
         Law: that of ``spec/gauges.py``.
 
@@ -122,9 +123,10 @@ class ShippedRule:
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
-        """Weight decay and learning rate of every tensor whose decay the rule sets, by role.
+        """Weight decay and learning rate, as powers of the axes, of every tensor for which the rule sets both, by role.
 
-        Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
+        Law: their product is by how much one step shrinks the weights: it multiplies them by 1 - lr decay. A
+            multiplier of the tensor in the forward pass does not change this.
         """
         pairs = {role: (s.get(DECAY), s.get("lr")) for role, s in self.tensors.items()}
         return {role: (decay, lr) for role, (decay, lr) in pairs.items() if decay is not None and lr is not None}
@@ -132,12 +134,16 @@ class ShippedRule:
 
 @cache
 def rules() -> tuple[ShippedRule, ...]:
-    """Returns every transcribed rule, in the order of the files."""
+    """Returns every scaling rule that was transcribed from public code, in the order of the files ``rules/*.toml``."""
     return tuple(rule for name in NAMES for rule in parse(name, (FOLDER / f"{name}.toml").read_text("utf-8")))
 
 
 def parse(name: str, text: str) -> list[ShippedRule]:
-    """Reads the rules of one file.
+    """Reads the scaling rules of one repository.
+
+    Args:
+        name: name of its file, without suffix, which messages quote.
+        text: content of the file, TOML.
 
     Raises:
         UsageError: a key, name or power cannot be read; the message names the file.
