@@ -121,10 +121,9 @@ class Face:
 def cover_rays(face: Face) -> tuple[Piece, ...]:
     """Divides the rays of a face into cones, each with the formula that the solver finds on it.
 
-    The parts on which no formula is found follow, if they have an interior.
-
-    For a parameterization with interventions (tied or zero tensors), the parts of cone boundaries (walls) on which
-    another formula is valid follow.
+    After these cones, the result contains the parts with an interior on which no formula is found. For a
+    parameterization with interventions (tied or zero tensors), it ends with those parts of cone boundaries (walls) on
+    which another formula is valid.
     """
     pieces, empty = fan(Cone(face.axes), partial(_solve_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]

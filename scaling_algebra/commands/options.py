@@ -196,8 +196,9 @@ class ModuleName(click.ParamType[str]):
 
 
 def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """Returns arguments of an option or argument for which a shell completes these names. Other values are accepted,
-    too."""
+    """Returns keywords for ``click.option`` or ``click.argument`` that let the shell complete these names. Other
+    values are accepted, too.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -429,7 +430,9 @@ def parameterization_option(names: Collection[str] = PARAMETERIZATIONS, **more: 
 
 
 def with_configuration_factory(command: Command) -> Command:
-    """Adds the options that name a configuration; the command gets a function that builds it as its first argument."""
+    """Adds the options that name a configuration; as its first argument, the command gets a function that builds this
+    configuration.
+    """
 
     @wraps(command)
     def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
@@ -440,7 +443,7 @@ def with_configuration_factory(command: Command) -> Command:
 
 
 def with_configuration(command: Command) -> Command:
-    """Adds the options that name a configuration; the command gets it as its first argument."""
+    """Adds the options that name a configuration; the command gets the configuration as its first argument."""
 
     @wraps(command)
     def run(make: Callable[[], Configuration], *arguments: Any, **rest: Any) -> Any:
@@ -450,7 +453,9 @@ def with_configuration(command: Command) -> Command:
 
 
 class FormatName(Name):
-    """Parameter type: a format of answers. For a format of a trainer the message says which function writes it."""
+    """Parameter type: a format of answers. If the user names a format of a plan for some training framework instead,
+    the error says which Python call writes it.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if str(value).lower() in TRAINERS:

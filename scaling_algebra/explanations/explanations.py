@@ -222,8 +222,8 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
     """Completes the explanation of a parameter that follows from the shapes of tensors, not from solving the demands.
 
-    It adds the demand on the parameter, and explains the first of its quantities that is found to be Theta(1) with the
-    smallest work budget.
+    It adds which demand the parameter meets, and the explanation of a quantity of this demand: of the first one that
+    the smallest work budget shows to be Theta(1).
     """
     demands = d.configuration.parameterization.list_demands(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):

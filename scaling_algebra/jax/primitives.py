@@ -1,7 +1,8 @@
 """JAX primitives as torch calls: the table ``RULES``. To support another primitive, add a row.
 
-A rule is called with the parameters of the jaxpr equation and with its operands. It takes sizes from the operands,
-since a top-K may be traced with all entries selected. Read next: ``program.py``.
+A rule is called with the parameters of the jaxpr equation and with its operands. It takes sizes from the operands and
+not from these parameters, since tensors have other sizes in a trace in which a top-K selects all entries. Read next:
+``program.py``.
 """
 
 from __future__ import annotations

@@ -88,13 +88,13 @@ class Balance(Rendered):
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
     def find_reach(self, cell: Minimum) -> dict[str, Monomial]:
-        """Returns the sizes at which the minimum equals ``reach``: of the first growing quantity, and of the optimum
-        there.
+        """Returns the value of the first growing quantity at which the minimum equals ``reach``, and the optimal
+        values of the minimised quantities there, by name.
 
         The irreducible constant is part of this minimum. The result is empty if no ``reach`` was given.
 
         Raises:
-            UsageError: no size reaches it.
+            UsageError: the minimum equals ``reach`` at no value of this quantity.
         """
         if self.reach is None:
             return {}

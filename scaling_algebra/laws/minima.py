@@ -86,14 +86,15 @@ class Minimum:
 
 
 def find_circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
-    """Yields every minimal set of rows whose exponents cancel, small sets first.
+    """Yields every minimal set of monomials of which some product of powers contains none of the named quantities,
+    small sets first.
 
     Args:
         rows: the monomials.
-        names: the quantities whose exponents must cancel.
+        names: the quantities that must cancel in the product.
 
     Yields:
-        Pairs (indices of the rows, their weights).
+        Pairs (indices of the monomials of the set, the powers to which they are taken).
     """
     smaller: list[set[int]] = []
     for chosen in (c for size in range(1, len(names) + 2) for c in combinations(range(len(rows)), size)):
@@ -186,13 +187,13 @@ def solve_for_ones(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, M
 
 
 def _sum_weights(weights: Sequence[Expr], chosen: Sequence[int], group: Sequence[int | None], of: int | None) -> Expr:
-    """Returns the sum of the weights of those chosen rows that belong to one group (such as one constraint).
+    """Returns the sum of the weights of those chosen terms that belong to the sum itself, or to one constraint.
 
     Args:
-        weights: weights of the chosen rows.
-        chosen: indices of the chosen rows.
-        group: the group of every row.
-        of: the group.
+        weights: weights of the chosen terms.
+        chosen: indices of the chosen terms.
+        group: for every term, the constraint to which it belongs; None for a term of the sum itself.
+        of: the constraint, or None for the sum.
     """
     return simplify_exponent(sympy.Add(*(w for k, w in zip(chosen, weights, strict=True) if group[k] == of)))
 

@@ -87,7 +87,7 @@ class GrowthSystem:
             strict: whether equal powers violate a strict relation (``<<``).
             logs: whether powers of logarithms count, as non-negative unknowns.
             loose: whether strict relations are omitted.
-            more: further clauses to take into account.
+            more: further constraints on the exponents to take into account.
         """
         given, rows = [*self._facts, *more], list[Clause]()
         for row, m, sizes in self._rows:
@@ -109,7 +109,9 @@ class GrowthSystem:
         return tuple(labels)
 
     def windows(self) -> dict[str, Window]:
-        """Returns the range of each unknown. The system must be consistent."""
+        """Returns the range of the exponent of each quantity and of each parameter in an exponent, by name. The
+        system must be consistent.
+        """
         return {name: self._window({name: Fraction(1)}) for name in self.unknowns}
 
     def window(self, m: Monomial) -> Window:

@@ -132,7 +132,9 @@ def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the files of the runtime's archive that the page needs."""
+    """Yields (path in the page, content) of those files in the archive of Pyodide, the Python for browsers, that the
+    page needs.
+    """
     with tarfile.open(archive) as members:
         for name in RUNTIME_FILES:
             member = members.extractfile(f"package/{name}")

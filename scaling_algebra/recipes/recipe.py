@@ -290,7 +290,8 @@ def recipe(
             the invariants that ``horizon`` holds.
         tokens: (base, target) number of tokens in one unit, if it changes.
         hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
-        gauge: one of ``GAUGES``; the values tuned at the base are meant in it.
+        gauge: the convention for multipliers of tensors, one of ``GAUGES``; the values tuned at the base are those of
+            a model that follows it.
         strict: reject numbers that are not certified.
         starts: tensors that keep their initial values if one ``std`` is given for all; by default gains and biases.
         **where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the

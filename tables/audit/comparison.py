@@ -284,9 +284,10 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
 
 
 def _find_quantity(look: Analysis, name: str) -> str:
-    """Returns the name that the network has for a printed quantity.
+    """Returns the network's name of a printed quantity.
 
-    If the signal is a sum, its first term has the part: ``h3.effective`` -> ``h3_1.effective``.
+    If the printed signal is a sum, parts such as its effective update are those of its first term: ``h3.effective``
+    becomes ``h3_1.effective``.
     """
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)

@@ -56,12 +56,13 @@ class ShippedRule:
         name: name on the command line.
         title: one line.
         repository: where the code is.
-        read: when it was read.
+        read: when the code was read.
         place: the places in the code that define the rule.
         regimes: rays it is compared on, by name or as ``N=1,L=1``.
         parameterization: the derived parameterization it is compared with.
         optimizer: the optimizer it trains with.
-        epsilon: regimes of its epsilon; ``derived`` only if it scales epsilon; none for an optimizer without one.
+        epsilon: sizes of its epsilon that are examined: ``negligible``, and ``derived`` if the rule scales epsilon;
+            empty for an optimizer without an epsilon.
         tensors: for each role the powers that the rule sets: ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``;
             None is zero init.
         covers: those of ``regimes`` that the rule is meant for: no axis grows that it assumes fixed.
