@@ -46,7 +46,7 @@ class Region:
     """The rays that satisfy some inequalities and lie in none of some cones.
 
     Attributes:
-        sides: the inequalities.
+        sides: linear inequalities between the rates of the axes.
         fixed: axes that do not grow on these rays; all others do.
         outside: the cones that are excluded.
     """
@@ -140,7 +140,8 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
     Args:
         face: the rays, parameterization and optimizer.
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
-        structure: interventions of the parameterization: tensors that start at zero or alike, signals that are free.
+        structure: interventions of the parameterization: tensors that start at zero or alike in all experts, and
+            signals whose size is not constrained.
         rays: rates of the axes on each ray.
     """
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])

@@ -36,8 +36,9 @@ class LawAxis:
         minimise: quantities to minimise over.
         constraints: equations and bounds.
         fixed: constants.
-        exponent: name under which the exponent of the minimum is reported; empty for none.
-        ratios: monomials, each by the name under which its exponent at the optimum is reported.
+        exponent: name of the exponent with which the minimum falls as the first growing quantity grows; empty for none.
+        ratios: by names of further exponents, monomials; such an exponent is the power of the first growing quantity
+            that the monomial is at the optimum.
     """
 
     sum: Posynomial
@@ -256,7 +257,7 @@ def answer_law(law: Law, axis: str | None = None, at: Mapping[str, Any] | None =
 
 
 def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
-    """Returns the value of the only open parameter for which a named exponent has a given value.
+    """Returns the value of the only parameter without a value for which a named exponent has a given value.
 
     Args:
         a: the answer of a law.
@@ -267,7 +268,8 @@ def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
         ``{parameter: value}``.
 
     Raises:
-        UsageError: there is no such exponent, not exactly one open parameter, or no positive rational solution.
+        UsageError: there is no such exponent, not exactly one parameter is without a value, or there is no positive
+            rational solution.
     """
     formula, value = find_entry("exponent", name, a.exponents), read_exact(value)
     open_ = sorted(formula.free_symbols, key=str)

@@ -396,7 +396,7 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
-    """Returns init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
+    """Returns multiplier, init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
 
     torch multiplies weight decay by the learning rate. The power of the decay is therefore the inverse of that of the
     learning rate, which keeps the product constant.
@@ -406,7 +406,9 @@ def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
 
 
 def _find_uniform_vectors(network: Network) -> list[str]:
-    """Returns the names of gains, biases and scalars. No index of theirs is summed over; all entries start alike."""
+    """Returns the names of gains, biases and scalars: tensors of which no index is summed over, and whose entries
+    start alike.
+    """
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.indices) < 2
     ]

@@ -46,7 +46,8 @@ class Comparison:
         derived: derived exponent of n as text ("zero" if the quantity is exactly zero), or derived power of the axes;
             "" if nothing was compared.
         why: why the cell cannot be compared, or how the engine gets its value.
-        derivation: the parameterization that the cell was compared with, for measuring.
+        derivation: the parameterization that the cell was compared with, which a measurement trains; None if there is
+            none.
     """
 
     printed: Printed
@@ -72,7 +73,8 @@ class Audit(Rendered):
 
     Attributes:
         comparisons: one for each cell, in the order of the files.
-        slopes: measured slope of each disagreement, as text; empty if nothing was measured.
+        slopes: for each cell that disagrees, by its key, the measured exponent with its confidence interval as text;
+            empty if nothing was measured.
         file: the user's table; "" for published ones.
     """
 
