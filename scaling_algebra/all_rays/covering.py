@@ -1,8 +1,8 @@
 """Covers all rays of a network by cones, each with one formula. The theorems are about these cones.
 
 Method: the solver finds a formula on one ray, and the cone of rays on which this formula is expected to be valid is
-    removed. The solver is applied again to a ray in what remains, until nothing remains or no further formula is
-    found. A covering only states
+removed. The solver is applied again to a ray in what remains, until nothing remains or no further formula is
+found. A covering only states
 what to prove: that the cones are right, and that no formula exists where none was found, is left to proofs.
 """
 

@@ -230,7 +230,7 @@ def _derive(
 
     Args:
         configurations: the configurations.
-        gauge: the gauge of the printed powers.
+        gauge: the convention for multipliers in which powers are printed, one of ``GAUGES``.
         strict: whether to print numbers only if all are certified.
         bare: whether to print numbers only if they need no assumption beyond power counting.
 
@@ -332,7 +332,7 @@ def _prove(
 
     Args:
         configurations: the configurations.
-        gauge: the gauge of the printed powers.
+        gauge: the convention for multipliers in which powers are printed, one of ``GAUGES``.
         file: file to which the unsatisfiable systems of constraints behind the proofs are written as SMT-LIB; None
             for none.
         above: prints derivations in brief; None if they are printed in full.

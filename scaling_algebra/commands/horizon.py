@@ -31,7 +31,7 @@ def answer_horizon(
         batch: ``FROM:TO``, in any unit.
         tokens: ``FROM:TO``, in any unit.
         base: tuned values, ``lr=3e-3,wd=0.1``.
-        experts: report powers of K/M, too.
+        experts: also report each quantity for an expert, divided by that for a dense tensor, as a power of K/M.
 
     Returns:
         The answer and the exit code, 1 if the invariants are contradictory.

@@ -296,8 +296,8 @@ class _Net:
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
         """Returns the canonical form (kernel) of the product of all factors that are in no ``Pair``.
 
-        The second result maps each factor of the kernel to the positions at which it stands in this monomial; -1 for a
-        selection of experts.
+        The second result maps each factor of the kernel to its positions in this monomial. A 0/1 mask that selects
+        experts has the position -1.
         """
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}

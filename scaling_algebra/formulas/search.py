@@ -144,9 +144,9 @@ class UpperBounds(FormulaSearch):
     (``graded.size_of``).
 
     Law: the engine bounds a size by sums and maxima of linear functions of the rates of the axes, and here omits no
-        term. The bound on a product is one such function (``bound_product``): if a factor is an initial tensor, it is
-        the bound by the operator norm, which never exceeds that by Cauchy-Schwarz. So the whole bound is a convex
-        function of the rates, and its values on the rays that span a cone limit it on the whole cone.
+    term. The bound on a product is one such function (``bound_product``): if a factor is an initial tensor, it is
+    the bound by the operator norm, which never exceeds that by Cauchy-Schwarz. So the whole bound is a convex
+    function of the rates, and its values on the rays that span a cone limit it on the whole cone.
     """
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:

@@ -162,7 +162,7 @@ def law(
             of quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
             unknown.
         reach: a monomial; the answer includes the size at which the minimum equals it.
-        axis: one way to grow of a law, to be answered in full.
+        axis: for a law, the name of one of its ways to grow, which is then answered in full.
         drop: names of assumptions to leave out.
 
     Raises:

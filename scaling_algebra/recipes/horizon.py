@@ -186,7 +186,7 @@ class Horizon(Rendered):
 
         Args:
             numbers: by quantity its factor and, if a base value is given, the new value.
-            experts: add the factors of experts.
+            experts: add each quantity for an expert, divided by that for a dense tensor (``experts``).
         """
         numbers = numbers or {}
         changing = " and ".join(AXES[axis] for axis in self.axes)

@@ -1,8 +1,8 @@
 """Checks whether the base is large enough: whether subleading terms of the signals are small at the user's sizes.
 
 Law: the size of a signal is a sum of monomials in the axes with positive coefficients. In a signal of size Theta(1)
-    the leading one is 1, and any other one, such as (M/N)^(1/2), becomes small for large models. If it is not small
-    at the base, the numbers tuned there suit the sum of both and not the leading one alone.
+the leading one is 1, and any other one, such as (M/N)^(1/2), becomes small for large models. If it is not small
+at the base, the numbers tuned there suit the sum of both and not the leading one alone.
 Assumes: all constants are 1.
 Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (
 the same question for measured sizes).

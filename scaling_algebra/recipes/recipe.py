@@ -226,7 +226,8 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none on the ray of the sizes.
+    """Returns a recipe with derived epsilon. If no parameterization with a derived epsilon exists on the ray of the
+    sizes, the recipe has negligible epsilon.
 
     Args:
         base: as in ``recipe``.

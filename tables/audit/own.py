@@ -1,4 +1,5 @@
-"""Reads a table of the user: refuses names that do not exist, and tells the derivation what starts at zero.
+"""Reads a table of the user: refuses names that do not exist, and determines which tensors start at zero by the
+table, since other parameters are derived for that start.
 
 Read next: ``comparison.py``, which compares the cells.
 """
@@ -32,7 +33,8 @@ def own(path: Path) -> list[Printed]:
     """Reads the cells of a user's table and checks that all names in them exist.
 
     Raises:
-        UsageError: one line with the name of the file.
+        UsageError: the file cannot be read, or a name in it does not exist; the message begins with the name of the
+            file.
     """
     try:
         return _with_zeros([_check_cell(cell) for cell in read(path)])

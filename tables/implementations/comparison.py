@@ -1,7 +1,7 @@
 """Compares a rule of public code with the derivation: which powers differ, and which desiderata fail with the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule meets the demands is computed by the
-engine, at the point that the rule sets.
+engine, with the powers that the rule sets.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Implementations(Rendered):
 
 
 def implementations(name: str | None = None) -> Implementations:
-    """Compares the rules of one implementation, or of all, with the derivation, on all their rays and with their
-    epsilon in all its regimes.
+    """Compares the rules of one implementation, or of all, with the derivation, on all rays and for all sizes of
+    epsilon (``derived``, ``negligible``) that their files name.
 
     Raises:
         UsageError: there is no such implementation.

@@ -127,7 +127,7 @@ class ShippedRule:
         """Weight decay and learning rate, as powers of the axes, of every tensor for which the rule sets both, by role.
 
         Law: their product is by how much one step shrinks the weights: it multiplies them by 1 - lr decay. A
-            multiplier of the tensor in the forward pass does not change this.
+        multiplier of the tensor in the forward pass does not change this.
         """
         pairs = {role: (s.get(DECAY), s.get("lr")) for role, s in self.tensors.items()}
         return {role: (decay, lr) for role, (decay, lr) in pairs.items() if decay is not None and lr is not None}
