@@ -1,7 +1,8 @@
 """``explain`` derives the exponent of a quantity, or the condition that fixes a parameter.
 
-``print(explain(...))`` is a proof that a referee can follow: the sums on the way, the leading monomial, its matching,
-the weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
+``print(explain(...))`` is a proof that a referee can follow: the sums on the way, the largest monomial, which of its
+factors are paired because they are copies of one random tensor, the weight of every summed index, the mechanism and
+the arithmetic. Read next: ``presentation.py``.
 """
 
 from __future__ import annotations

@@ -70,12 +70,12 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A signal that is a sum, of which a monomial comes from one term.
+    """A sum of signals through which a monomial is computed, with the summand from which the monomial comes.
 
     Attributes:
         name: the signal that is the sum.
-        parts: its terms with their exponents.
-        chosen: position of this term, which is the largest one.
+        parts: the summands with their exponents.
+        chosen: position of the summand from which the monomial comes, which is the largest one.
     """
 
     name: str
@@ -147,7 +147,7 @@ class MatchedMonomial:
         scalars: the deterministic factors, including the std of every initial tensor.
         sizes: exponent of each scalar.
         inner: inner products of rank-one updates.
-        choices: signals that are sums, of which the monomial comes from one term each.
+        choices: sums of signals through which the monomial is computed, each with the summand from which it comes.
         indices: every index, by the number that factors use for it.
         opens: number of each open index, which is not summed over.
         contracted: the same product without pairs: indices are equal only where they are summed together.
@@ -257,7 +257,7 @@ class _Net:
         pairs: the matched factors, two by two.
         scalars: the deterministic factors.
         inner: inner products of rank-one updates, with the numbers of the indices that they sum over.
-        choices: signals that are sums, of which the monomial comes from one term each.
+        choices: sums of signals through which the monomial is computed, each with the summand from which it comes.
     """
 
     indices: list[str] = field(default_factory=list)
@@ -279,7 +279,7 @@ class _Net:
         return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Returns the outer product of this monomial and another one."""
+        """Returns the outer product of this monomial and ``other``."""
         shift, moved = len(self.indices), len(self.factors)
         return _Net(
             self.indices + other.indices,

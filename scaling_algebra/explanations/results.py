@@ -1,4 +1,4 @@
-"""Explanations as data: leading monomials, the sums on the way to them, and the reason in two sentences.
+"""Explanations as data: the largest monomials, the sums on the way to them, and the reason in two sentences.
 
 The reason follows from which factors of the largest monomial are matched (``monomials.Pair``). It does not depend on
 the name of the quantity.
@@ -140,9 +140,8 @@ class Explanation(Rendered):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The signals that are sums, of which the first monomial of ``terms`` comes from one term each.
-
-        For an outer product, they are those of both vectors.
+        """The sums of signals through which the first monomial of ``terms`` is computed, each with the summand from
+        which the monomial comes. For an outer product, the sums for both vectors.
         """
         seen: dict[str, Choice] = {}
         for term in self.terms if self.outer else self.terms[:1]:

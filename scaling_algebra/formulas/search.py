@@ -175,7 +175,7 @@ class UpperBounds(FormulaSearch):
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     """Selects those monomials that are larger than all others on some ray, for some values of the unknowns.
 
-    Law: one query of linear real arithmetic for each form; z3 decides it exactly.
+    For each monomial z3 decides exactly whether there are such a ray and such values (linear real arithmetic).
     """
     if len(forms) < 2:
         return forms

@@ -34,7 +34,7 @@ class End:
 
     Attributes:
         value: the end; None if the range is unbounded.
-        binding: labels of the relations that imply it; without any of them it would not follow.
+        binding: labels of the relations that together imply this end; if one of them were omitted, it would not follow.
         open: True if the end itself is excluded, because it follows from a strict relation.
     """
 

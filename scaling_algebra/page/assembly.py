@@ -49,7 +49,7 @@ def check(folder: Path) -> None:
     """Checks that the page may be written into a folder: a new one, an empty one, or one with a page.
 
     Raises:
-        UsageError: it may not.
+        UsageError: ``folder`` is no folder, contains other files, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"cannot write into {folder}: it is not a folder; give -o another one")

@@ -586,7 +586,7 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     """Merges the powers of several networks that are parts of one model.
 
     Raises:
-        Infeasible: they derive different powers for a tensor that they share.
+        Infeasible: two networks have a tensor or a multiplier of the same name, but different powers for it.
     """
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}

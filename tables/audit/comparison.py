@@ -211,7 +211,8 @@ def _derive(
 
 
 def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
-    """Changes a derivation as a cell requires, for claims about other parameters or another network.
+    """Changes a derivation for a cell whose claim is about parameters that differ from the derived ones, or about
+    another network.
 
     Args:
         d: the derivation.

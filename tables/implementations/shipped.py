@@ -65,7 +65,8 @@ class ShippedRule:
             empty for an optimizer without an epsilon.
         tensors: for each role the powers that the rule sets: ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``;
             None is zero init.
-        covers: those of ``regimes`` that the rule is meant for: no axis grows that it assumes fixed.
+        covers: those of ``regimes`` for which the rule is meant, that is, on which no axis grows that the rule
+            assumes to be fixed.
         readout_init: readout init of the parameterization it is compared with; "" for that of the definition.
         architecture: the network.
         variant: name of the rule if its repository has several; "" if it is the only one.
@@ -104,7 +105,7 @@ class ShippedRule:
         """Converts the powers that the rule sets to the equivalent ones for tensors without multipliers, as
         ``{"ROLE.init": power, ...}``. The multipliers of signals are added to them.
 
-        Law: that of ``spec/gauges.py``.
+        Law: ``spec/gauges.py`` states how the powers change.
 
         Args:
             optimizer: the rule's optimizer. Powers of epsilon are included only if it is not negligible.
