@@ -2,8 +2,8 @@
 
 Method: the solver finds a formula on one ray, and the cone of rays on which this formula is expected to be valid is
 removed. The solver is applied again to a ray in what remains, until nothing remains or no further formula is
-found. A covering only states
-what to prove: that the cones are right, and that no formula exists where none was found, is left to proofs.
+found. A covering only states what to prove: that the cones are right, and that no formula exists where none was
+found, is left to proofs.
 """
 
 from __future__ import annotations

@@ -85,15 +85,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of a monomial: all indices of its factors that are equal, since they are summed together or belong to
-    matched factors.
+    """An index of a monomial. It stands for all indices of the monomial's factors that are equal, since they are
+    summed together or belong to a ``Pair``.
 
     Attributes:
         name: the name of the index, with primes: ``k'``.
         axis: the axis that it runs over.
-        weight: 1 if no unmatched factor has it (coherent sum, LLN), 1/2 if one has it (random sum, CLT), 0 if it is
-            open (not summed over), and 1/2 less for each further open index that equals it. A factor is unmatched if
-            it is in no ``Pair``.
+        weight: 1 if all factors that have it are in a ``Pair`` (coherent sum, LLN), 1/2 if one of them is unmatched,
+            that is, in no ``Pair`` (random sum, CLT), 0 if it is open (not summed over), and 1/2 less for each
+            further open index that equals it.
         rate: exponent of its dimension.
         touched: positions of the unmatched factors that have it.
     """

@@ -404,7 +404,8 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the product of initial tensors that a monomial is the size of, on a ray where it is the largest.
+    """Reconstructs the product of initial tensors whose size is a given monomial of a formula, on a ray where this
+    monomial is the largest.
 
     Args:
         search: computes sizes on rays.

@@ -218,7 +218,9 @@ class Horizon(Rendered):
         return Document(tuple(blocks), self.record(numbers))
 
     def record(self, numbers: Mapping[str, tuple[float, float | None]]) -> dict[str, Any]:
-        """Returns the JSON record."""
+        """Returns the JSON record; ``numbers`` has for each quantity its factor and, if a base value is given, the new
+        value.
+        """
         return {
             "optimizer": self.optimizer,
             "held": [i.name for i in self.held],

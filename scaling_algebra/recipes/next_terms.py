@@ -4,8 +4,8 @@ Law: the size of a signal is a sum of monomials in the axes with positive coeffi
 the leading one is 1, and any other one, such as (M/N)^(1/2), becomes small for large models. If it is not small
 at the base, the numbers tuned there suit the sum of both and not the leading one alone.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (
-the same question for measured sizes).
+Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials),
+``verify/judging/mixtures.py`` (the same question for measured sizes).
 """
 
 from __future__ import annotations

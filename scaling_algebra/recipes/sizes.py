@@ -97,8 +97,7 @@ class Way:
         """The ray on which the sizes of the base lie (rates proportional to their logarithms), and that of the target.
 
         The depth L is included only if it changes. If all sizes of the base are 1, every power is 1 there, and the
-        ray of
-        the target is returned for both.
+        ray of the target is returned for both.
         """
         depth = self.base.get("L") != self.target.get("L")
         first, last = ({a: Fraction(n if a != "L" or depth else 1) for a, n in x.items()} for x in self.sizes)
