@@ -2,8 +2,9 @@
 
 Whether a formula meets every demand on a cone is decided at the rays that span the cone (``solver/convexity.py``).
 Whether it is the only one, or whether there is none, is decided by z3, with the rates and the exponents as unknowns. z3
-proposes a ray with parameters, and the engine examines it. The monomial that violates a demand there is linear in rates
-and exponents, so that it excludes points on every ray; this is repeated until no candidate is left.
+proposes a ray with parameters, and the engine examines it. If a monomial violates a demand there, its exponent, which
+is linear in rates and parameters, must be smaller. This inequality holds for every solution on every ray, so it
+excludes further proposals; this is repeated until z3 finds no proposal.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Region:
     """The rays that satisfy some inequalities and lie in none of some cones.
 
     Attributes:
-        sides: the inequalities.
+        sides: linear inequalities between the rates of the axes.
         fixed: axes that do not grow on these rays; all others do.
         outside: the cones that are excluded.
     """
@@ -139,7 +140,8 @@ def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequ
     Args:
         face: the rays, parameterization and optimizer.
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
-        structure: interventions of the parameterization: tensors that start at zero or alike, signals that are free.
+        structure: interventions of the parameterization: tensors that start at zero or alike in all experts, and
+            signals whose size is not constrained.
         rays: rates of the axes on each ray.
     """
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
@@ -236,10 +238,17 @@ def decide_nowhere(
         return Ray({axis: model[axis] for axis in axes})
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
-        """Returns a constraint that excludes a proposed ray and exponents, since they violate a demand.
+        """Examines a ray and exponents of the parameters that z3 proposes, with gradient descent as the optimizer.
 
-        Every solution, on any ray, meets the constraint. Returns None if the proposal meets all demands with gradient
-        descent.
+        Args:
+            model: rates of the axes and exponents of the parameters, by name.
+
+        Returns:
+            If they violate a demand, a constraint that they violate and that every solution, on any ray, meets; None
+            if they meet all demands.
+
+        Raises:
+            Undecided: a demand fails, but no constraint shows this for all rays.
         """
         ray, point = ray_of(model), structure.point(network, model)
         failed = find_failure(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))

@@ -1,8 +1,9 @@
 """Covers all rays of a network by cones, each with one formula. The theorems are about these cones.
 
-Law: the solver finds a formula on one ray, and the cone that this formula reaches is removed from the rays. What
-remains is solved again at a ray inside, until nothing remains or no further formula is found. A covering only states
-what to prove: that the cones are right, and that no formula exists where none was found, is left to proofs.
+Method: the solver finds a formula on one ray, and the cone of rays on which this formula is expected to be valid is
+removed. The solver is applied again to a ray in what remains, until nothing remains or no further formula is
+found. A covering only states what to prove: that the cones are right, and that no formula exists where none was
+found, is left to proofs.
 """
 
 from __future__ import annotations
@@ -120,10 +121,9 @@ class Face:
 def cover_rays(face: Face) -> tuple[Piece, ...]:
     """Divides the rays of a face into cones, each with the formula that the solver finds on it.
 
-    The parts on which no formula is found follow, if they have an interior.
-
-    For a parameterization with interventions (tied or zero tensors), the parts of cone boundaries (walls) on which
-    another formula is valid follow.
+    After these cones, the result contains the parts with an interior on which no formula is found. For a
+    parameterization with interventions (tied or zero tensors), it ends with those parts of cone boundaries (walls) on
+    which another formula is valid.
     """
     pieces, empty = fan(Cone(face.axes), partial(_solve_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]

@@ -189,8 +189,11 @@ _phases = lru_cache(maxsize=16)(compute_map)
 
 
 def find_inner_point(corners: Sequence[Point2]) -> Point2:
-    """Returns a point inside a convex polygon or segment: a mean of the corners, weighted so that it lies on no
-    simple line."""
+    """Returns a point inside a convex polygon or segment, given by its corners.
+
+    It is a mean of the corners with unequal weights, so that it is unlikely to lie on a line on which the formulas
+    change.
+    """
     weights = [Fraction(1, k + 7) for k in range(len(corners))]
     x, y = (sum((w * c[k] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / sum(weights) for k in (0, 1))
     return x, y

@@ -230,7 +230,7 @@ def _derive(
 
     Args:
         configurations: the configurations.
-        gauge: the gauge of the printed powers.
+        gauge: the convention for multipliers in which powers are printed, one of ``GAUGES``.
         strict: whether to print numbers only if all are certified.
         bare: whether to print numbers only if they need no assumption beyond power counting.
 
@@ -302,7 +302,9 @@ def report_missing(error: NotFound) -> tuple[int, Document]:
 
 
 def _report_undecided(configuration: Configuration, why: str) -> Document:
-    """Says on stderr that a question is undecided and why, and returns a record."""
+    """Says on stderr that it is undecided whether a parameterization exists or is the only one, and why; returns this
+    as a JSON record.
+    """
     line = f"{configuration}: UNDECIDED, {why}"
     click.echo(f"scalecalc: {line}", err=True)
     return _make_record(configuration, None, "UNDECIDED", line)
@@ -330,8 +332,9 @@ def _prove(
 
     Args:
         configurations: the configurations.
-        gauge: the gauge of the printed powers.
-        file: file for the unsatisfiable systems; None for none.
+        gauge: the convention for multipliers in which powers are printed, one of ``GAUGES``.
+        file: file to which the unsatisfiable systems of constraints behind the proofs are written as SMT-LIB; None
+            for none.
         above: prints derivations in brief; None if they are printed in full.
 
     Returns:

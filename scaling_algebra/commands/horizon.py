@@ -31,7 +31,7 @@ def answer_horizon(
         batch: ``FROM:TO``, in any unit.
         tokens: ``FROM:TO``, in any unit.
         base: tuned values, ``lr=3e-3,wd=0.1``.
-        experts: report powers of K/M, too.
+        experts: also report each quantity for an expert, divided by that for a dense tensor, as a power of K/M.
 
     Returns:
         The answer and the exit code, 1 if the invariants are contradictory.
@@ -92,10 +92,10 @@ def _apply_factor(name: str, factor: float, values: dict[str, float], compounds:
     """Returns the value at the target of a setting that was tuned at the base; None if no tuned value was given.
 
     Args:
-        name: the value.
-        factor: the factor on it.
-        values: tuned values.
-        compounds: averages are compounded, so that beta is raised to the power ``factor``.
+        name: the setting, such as ``lr``, or ``one_minus_beta2`` for 1 - beta2.
+        factor: the factor by which it changes from base to target.
+        values: tuned values, by setting.
+        compounds: True if a beta is to be raised to the power ``factor``, instead of 1 - beta being multiplied by it.
     """
     if name not in values:
         return None

@@ -103,7 +103,7 @@ def find_words(word: str) -> dict[str, Mapping[str, str]]:
     """Finds the glossary entries of a word, such as ``B`` or ``mechanism B``, ignoring case.
 
     Returns:
-        Entries by section.
+        For the title of each section with such an entry, the entry and its meaning: ``{title: {word: meaning}}``.
     """
     rows: dict[str, Mapping[str, str]] = {}
     for title, entries in GLOSSARY.items():

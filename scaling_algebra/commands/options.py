@@ -60,7 +60,9 @@ class Verb(click.Command):
                 self.params.insert(0, QuestionFlag(self, [flag], is_flag=True, expose_value=False, help=text))
 
     def form(self, flag: str) -> click.Command:
-        """Imports and returns the command of one form."""
+        """Imports and returns the command that runs if ``flag`` is given, one of the flags or first words that choose
+        between the forms of this command.
+        """
         return import_module(self.forms[flag][1]).command  # type: ignore[no-any-return]
 
     def make_context(
@@ -85,7 +87,9 @@ class Verb(click.Command):
 
 
 class QuestionFlag(click.Option):
-    """The flag that chooses a form of a command (``--formula``); its help text lists the options of this form."""
+    """The flag that chooses a form of a command, such as ``--formula`` of ``explain``; its help text lists the
+    options that are permitted together with it.
+    """
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -124,9 +128,10 @@ class Name(click.ParamType[str]):
 
 
 class TensorOptimizer(Name):
-    """Parameter type: an optimizer ``A``, ``A+B``, or several with commas, ``A,ROLE=B``.
+    """Parameter type: the optimizer of all tensors, or of single ones, as text.
 
-    Roles are checked later, when the network is known.
+    ``A`` trains all tensors; ``A+B`` trains hidden and expert matrices with A and the rest with B; ``A,ROLE=B``
+    trains the tensor ROLE with B. Whether the roles exist is checked later, when the network is known.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -179,8 +184,9 @@ class PathType(click.ParamType[Path]):
 
 
 class ModuleName(click.ParamType[str]):
-    """Parameter type: a function as ``FILE.py:NAME``, or another name. A missing file is refused before torch is
-    imported."""
+    """Parameter type: a torch module, as ``FILE.py:NAME`` of a function that builds it, or as ``hf:FILE``, a
+    configuration of transformers. A missing Python file is refused before torch is imported.
+    """
 
     name = "module"
 
@@ -190,8 +196,9 @@ class ModuleName(click.ParamType[str]):
 
 
 def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """Returns arguments of an option or argument for which a shell completes these names. Other values are accepted,
-    too."""
+    """Returns keywords for ``click.option`` or ``click.argument`` that let the shell complete these names. Other
+    values are accepted, too.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -215,7 +222,7 @@ def format_examples(*lines: str) -> str:
 
 
 def combine_options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Combines several options to one decorator, in the order of the help text."""
+    """Combines the decorators of several options into one. The help text lists the options in the given order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(decorators):
@@ -333,7 +340,7 @@ def find_traced(*more: str, beside: Path | None = None) -> Any:
 
 
 def choose_network(architecture: str | None, network: Path | None) -> Network | None:
-    """Returns the network that the user names; None if there is none.
+    """Returns the network that the user names with --architecture, --network or --model; None if none of them is given.
 
     Raises:
         UsageError: several are named, or a file is no network.
@@ -423,7 +430,9 @@ def parameterization_option(names: Collection[str] = PARAMETERIZATIONS, **more: 
 
 
 def with_configuration_factory(command: Command) -> Command:
-    """Adds the options that name a configuration; the command gets a function that builds it as its first argument."""
+    """Adds the options that name a configuration; as its first argument, the command gets a function that builds this
+    configuration.
+    """
 
     @wraps(command)
     def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
@@ -434,7 +443,7 @@ def with_configuration_factory(command: Command) -> Command:
 
 
 def with_configuration(command: Command) -> Command:
-    """Adds the options that name a configuration; the command gets it as its first argument."""
+    """Adds the options that name a configuration; the command gets the configuration as its first argument."""
 
     @wraps(command)
     def run(make: Callable[[], Configuration], *arguments: Any, **rest: Any) -> Any:
@@ -444,7 +453,9 @@ def with_configuration(command: Command) -> Command:
 
 
 class FormatName(Name):
-    """Parameter type: a format of answers. For a format of a trainer the message says which function writes it."""
+    """Parameter type: a format of answers. If the user names a format of a plan for some training framework instead,
+    the error says which Python call writes it.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if str(value).lower() in TRAINERS:

@@ -65,9 +65,10 @@ def format_of(path: Path, default: str = "", besides: Iterable[str] = ()) -> str
 
 @singledispatch
 def document_of(result: object) -> Document:
-    """Returns the document of a result.
+    """Returns the document in which a result is printed.
 
-    The ``presentation`` module of a package registers its implementation here, and the package imports both.
+    This generic function has an implementation for each class of results, which the ``presentation`` module of the
+    package with this class registers.
     """
     raise NotImplementedError(f"no document of {type(result).__name__}")
 
@@ -106,7 +107,10 @@ class Rendered:
         return DataFrame(found)
 
     def as_rows(self) -> list[dict[str, Any]] | None:
-        """Returns the rows of the frame, each with the level of the answer; None if the record is not a table."""
+        """Returns the rows of the data frame; None if the record is not a table.
+
+        If the record says how much of the answer is certified, this is the column ``level`` of every row.
+        """
         record = self.document().record
         level = {"level": record["level"]} if record.get("level") else {}
         return None if (found := rows(record)) is None else [{**row, **level} for row in found]

@@ -93,8 +93,11 @@ def _complete_row(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[
 
 
 def _question_columns(record: Mapping[str, Any], key: str) -> Row:
-    """Returns the columns that say to which configuration (network, ray, optimizer, ...) the rows of a record
-    belong.
+    """Returns the columns that say to which configuration (network, ray, optimizer, ...) the rows of a record belong.
+
+    Args:
+        record: the record.
+        key: the key of its table. Only tables of tensors and of quantities get these columns.
     """
     if key not in ("tensors", "quantities") or "architecture" not in record:
         return {}
@@ -103,7 +106,11 @@ def _question_columns(record: Mapping[str, Any], key: str) -> Row:
 
 
 def _iterate_rows(table: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of a table that is a list of rows or a mapping from names to rows, exponents or sweeps."""
+    """Yields the rows of a table: a list of rows, or a mapping from the name of each row to its content.
+
+    The content is a mapping of columns, a list of columns, a single exponent, or a sweep over learning rates, which
+    gives a row for each training run.
+    """
     if not isinstance(table, Mapping):
         yield from table
         return
@@ -128,7 +135,12 @@ def _runs(at: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _flatten(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the entries of nested mappings, with their keys joined by dots."""
+    """Yields the entries of nested mappings: ``{"lr": {"N": "-1"}}`` gives ``("lr.N", "-1")``.
+
+    Args:
+        row: the outermost mapping.
+        above: text before every key.
+    """
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{above}{key}.")

@@ -1,7 +1,8 @@
 """``explain`` derives the exponent of a quantity, or the condition that fixes a parameter.
 
-``print(explain(...))`` is a proof that a referee can follow: the sums on the way, the leading monomial, its matching,
-the weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
+``print(explain(...))`` is a proof that a referee can follow: the sums on the way, the largest monomial, which of its
+factors are paired because they are copies of one random tensor, the weight of every summed index, the mechanism and
+the arithmetic. Read next: ``presentation.py``.
 """
 
 from __future__ import annotations
@@ -222,8 +223,8 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
     """Completes the explanation of a parameter that follows from the shapes of tensors, not from solving the demands.
 
-    It adds the demand on the parameter, and explains the first of its quantities that is found to be Theta(1) with the
-    smallest work budget.
+    It adds which demand the parameter meets, and the explanation of a quantity of this demand: of the first one that
+    the smallest work budget shows to be Theta(1).
     """
     demands = d.configuration.parameterization.list_demands(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):

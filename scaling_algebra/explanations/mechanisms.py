@@ -1,6 +1,8 @@
-"""Names the mechanism of a leading matching: A to D across experts, rank-one alignment, Gram, plain CLT.
+"""Names the mechanisms of a monomial, that is, why each of its sums is coherent or random: A to D for sums over
+experts; rank-one alignment, Gram or plain CLT for single linear maps.
 
-Mechanisms are determined from the matching alone; the name of the quantity plays no role.
+Mechanisms are determined only from which factors of the monomial are matched (``Pair``); the name of the quantity
+plays no role.
 Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps).
 """
 
@@ -26,7 +28,7 @@ class Mechanism:
     Attributes:
         `letter`: its symbol in the MSSP paper (A to D), or its name.
         title: its title.
-        evidence: the indices or factors of the monomial that show it, in words.
+        evidence: in words, the indices or factors of the monomial from which the mechanism follows.
     """
 
     letter: str

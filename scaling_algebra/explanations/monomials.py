@@ -1,8 +1,10 @@
 """Reconstructs the monomial behind an exponent: the product of initial tensors that leads in a signal.
 
-The engine represents a signal by kernels, one for each Wick monomial. Every signal records how it was computed
-(``signals.Provenance``), and every product records which matching gave a kernel. Following these records back to the
-initial tensors gives one tensor network, whose half-weight sum is the exponent.
+The engine represents a signal by terms. The key of each is a kernel, which has only those initial tensors that are
+not yet paired with a copy of themselves. Every signal records how it was computed (``signals.Provenance``), and every
+product records which pairs gave a term. Following these records back to the start gives the whole product of initial
+tensors. Its exponent is the sum of the exponents of its scalars, and over all indices of weight times exponent of the
+dimension (``MatchedMonomial.exponent``).
 """
 
 from __future__ import annotations
@@ -68,12 +70,12 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A signal that is a sum, of which a monomial comes from one term.
+    """A sum of signals through which a monomial is computed, with the summand from which the monomial comes.
 
     Attributes:
         name: the signal that is the sum.
-        parts: its terms with their exponents.
-        chosen: position of this term, which is the largest one.
+        parts: the summands with their exponents.
+        chosen: position of the summand from which the monomial comes, which is the largest one.
     """
 
     name: str
@@ -83,14 +85,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of a monomial: all indices of its factors that are equal, since they are summed together or belong to
-    matched factors.
+    """An index of a monomial. It stands for all indices of the monomial's factors that are equal, since they are
+    summed together or belong to a ``Pair``.
 
     Attributes:
         name: the name of the index, with primes: ``k'``.
         axis: the axis that it runs over.
-        weight: 1 if no unmatched factor has it (coherent sum, LLN), 1/2 if one has it (random sum, CLT), 0 if it is
-            open (not summed over), and 1/2 less for each further open index that equals it.
+        weight: 1 if all factors that have it are in a ``Pair`` (coherent sum, LLN), 1/2 if one of them is unmatched,
+            that is, in no ``Pair`` (random sum, CLT), 0 if it is open (not summed over), and 1/2 less for each
+            further open index that equals it.
         rate: exponent of its dimension.
         touched: positions of the unmatched factors that have it.
     """
@@ -114,7 +117,8 @@ class Index:
 
 @dataclass(frozen=True)
 class Contracted:
-    """A product of initial tensors whose summed indices are set equal, before any two factors are matched.
+    """A product of initial tensors whose summed indices are set equal. Which factors are paired (``Pair``) is not
+    decided yet.
 
     Attributes:
         factors: (role, index names) of every factor, in the order of the monomial's factors.
@@ -134,18 +138,19 @@ class Contracted:
 
 @dataclass
 class MatchedMonomial:
-    """A product of initial tensors and deterministic factors, with summed indices and matched factors.
+    """A product of initial tensors and deterministic factors, with which of its indices are summed over, and which of
+    its factors are paired because they are the same random tensor.
 
     Attributes:
         factors: the initial tensors.
-        pairs: the matched factors.
+        pairs: the matched factors, two by two.
         scalars: the deterministic factors, including the std of every initial tensor.
         sizes: exponent of each scalar.
         inner: inner products of rank-one updates.
-        choices: signals that are sums, of which the monomial comes from one term each.
+        choices: sums of signals through which the monomial is computed, each with the summand from which it comes.
         indices: every index, by the number that factors use for it.
         opens: number of each open index, which is not summed over.
-        contracted: the product before factors are matched.
+        contracted: the same product without pairs: indices are equal only where they are summed together.
     """
 
     factors: list[TensorFactor]
@@ -203,7 +208,9 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
 
 
 def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
-    """Returns the product of initial tensors with its summed indices set equal, before factors are matched."""
+    """Returns the product of initial tensors in which indices are equal only where they are summed together, and not
+    because two factors are paired.
+    """
     roots = [_root(net.joined, c) for c in range(len(net.indices))]
     opens = [roots[c] for c in net.opens]
     names = _name_classes(net.indices, [*opens, *roots])
@@ -242,14 +249,15 @@ class _Net:
     union-find.
 
     Attributes:
-        parent: union-find parents if summed indices are set equal and factors are matched.
-        joined: union-find parents if summed indices are set equal, and no factors are matched.
+        parent: union-find parents of the indices, where two are equal if they are summed together or belong to paired
+            factors.
+        joined: union-find parents of the indices, where two are equal only if they are summed together.
         opens: number of each open index, which is not summed over.
         factors: the initial tensors with the numbers of their indices.
-        pairs: the matched factors.
+        pairs: the matched factors, two by two.
         scalars: the deterministic factors.
         inner: inner products of rank-one updates, with the numbers of the indices that they sum over.
-        choices: signals that are sums, of which the monomial comes from one term each.
+        choices: sums of signals through which the monomial is computed, each with the summand from which it comes.
     """
 
     indices: list[str] = field(default_factory=list)
@@ -266,12 +274,12 @@ class _Net:
         return _root(self.parent, c)
 
     def find_unmatched(self) -> list[int]:
-        """Returns the positions of the factors that are in no pair."""
+        """Returns the positions of the factors that are in no ``Pair``."""
         held = {k for pair in self.pairs for k in (pair.left, pair.right)}
         return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Returns the outer product of this monomial and another one."""
+        """Returns the outer product of this monomial and ``other``."""
         shift, moved = len(self.indices), len(self.factors)
         return _Net(
             self.indices + other.indices,
@@ -286,10 +294,10 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Returns the canonical form (kernel) of the product of all unmatched factors.
+        """Returns the canonical form (kernel) of the product of all factors that are in no ``Pair``.
 
-        The second result maps each factor of the kernel to the positions at which it stands in this monomial; -1 for a
-        selection of experts.
+        The second result maps each factor of the kernel to its positions in this monomial. A 0/1 mask that selects
+        experts has the position -1.
         """
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
@@ -309,9 +317,9 @@ class _Net:
 
 
 class _Walk:
-    """Expands a term of a signal (a Wick monomial, given by its kernel) into a product of initial tensors.
+    """Expands a term of a signal into the product of initial tensors from which it was computed.
 
-    It follows the records that every signal has of its computation.
+    It follows the records that every signal has of its computation back to the initial tensors.
 
     Attributes:
         algebra: the algebra of the run.
@@ -377,8 +385,8 @@ class _Walk:
     def _product(self, s: Signal, k: int) -> _Net:
         """Expands the term with key ``k`` of a signal that is a product of two signals.
 
-        Both factors are expanded, the indices that the product sums are set equal, and factors are matched as they were
-        when the product was computed.
+        Both signals are expanded, the indices that the product sums are set equal, and the same initial tensors are
+        paired as when the product was computed.
         """
         assert s.origin is not None
         a, b = s.origin.operands

@@ -1,4 +1,6 @@
-"""Makes the printed reports of explanations: sums, monomials, matchings, weights, mechanisms and arithmetic."""
+"""Makes the printed reports of explanations: the sums on the way, the largest monomials, which of their factors are
+paired, the weight of every index, the mechanisms and the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
     """Makes the lines that show one of the largest monomials as a sum over indices, in the symbols of the network.
 
-    This is the product of initial tensors before any two factors are matched.
+    In it, indices are equal only where they are summed together, not because two factors are copies of one tensor.
     """
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}

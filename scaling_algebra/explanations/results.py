@@ -1,6 +1,7 @@
-"""Explanations as data: leading monomials, the sums on the way to them, and the reason in two sentences.
+"""Explanations as data: the largest monomials, the sums on the way to them, and the reason in two sentences.
 
-The reason follows from the leading matching of a monomial. It does not depend on the name of the quantity.
+The reason follows from which factors of the largest monomial are matched (``monomials.Pair``). It does not depend on
+the name of the quantity.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class LeadingTerm:
 
     Attributes:
         constants: deterministic factors, including the std of every initial tensor.
-        monomial: the product of initial tensors, and which of them are matched.
+        monomial: the product of initial tensors, and which of them are paired because they are copies of one random
+            tensor.
         mechanisms: why each of its sums is coherent or random.
     """
 
@@ -97,10 +99,10 @@ class Explanation(Rendered):
         outer: whether the quantity is an outer product (an update or a raw gradient); its exponent is then the sum of
             those of ``terms`` and ``constants``.
         constants: scalar factors of an outer product.
-        leading: the number of the largest monomials; ``terms`` may have only some of them.
+        leading: how many monomials are equally large and larger than all others; ``terms`` may have only some of them.
         note: if there are no terms, the reason: the quantity is zero, or its size could not be certified while all
             tensors train.
-        assumes: names of ``ASSUMPTIONS``.
+        assumes: names (in ``ASSUMPTIONS``) of the assumptions beyond power counting on which the exponent depends.
     """
 
     derivation: Derivation
@@ -138,9 +140,8 @@ class Explanation(Rendered):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The signals that are sums, of which the first monomial of ``terms`` comes from one term each.
-
-        For an outer product, they are those of both vectors.
+        """The sums of signals through which the first monomial of ``terms`` is computed, each with the summand from
+        which the monomial comes. For an outer product, the sums for both vectors.
         """
         seen: dict[str, Choice] = {}
         for term in self.terms if self.outer else self.terms[:1]:

@@ -81,7 +81,8 @@ class Formula(Rendered):
     """The size of a quantity after some updates, for every ray and all values of the parameters.
 
     Attributes:
-        of: the search that found the formula; it has network, optimizer and structure, and which axes grow.
+        of: the search that found the formula. Its attributes are the network, the optimizer, which tensors start at
+            zero or tied, and which axes grow.
         quantity: the quantity whose root mean square this is.
         step: the number of updates.
         terms: the monomials, each the largest one on some ray for some parameters; empty if the quantity is exactly
@@ -394,14 +395,17 @@ def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
 
 
 def _order(form: Form) -> tuple[Any, ...]:
-    """Returns the key by which terms are sorted: those with few parameters first."""
+    """Returns the key by which the monomials of a formula are sorted: those with few factors that are parameters come
+    first.
+    """
     return sum(abs(n) for _, n in form.unknowns), form.unknowns, form.power.terms
 
 
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the product of initial tensors that a monomial is the size of, on a ray where it is the largest.
+    """Reconstructs the product of initial tensors whose size is a given monomial of a formula, on a ray where this
+    monomial is the largest.
 
     Args:
         search: computes sizes on rays.

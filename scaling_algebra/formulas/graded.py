@@ -1,9 +1,11 @@
-"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the exponents b, c and alpha.
+"""Sizes of signals as functions of unknown parameters: maxima of linear forms in the exponents b (init std), c
+(learning rate) and alpha (multiplier).
 
-A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. These scale alike
-when parameters change, so a smaller one can be dropped as safely as at a single point; the union over grades is the
-complete maximum. If it has too many terms, a change that must be O(1) may be replaced by a new unknown for its size.
-The divisor of a step (Adam's normaliser) is a maximum itself, and is also represented by a new unknown.
+A signal is split into grades: a grade contains the monomials with the same powers of the unknowns. Two of them differ
+only by a power of the axes, so on one ray the same one is larger for all parameters, and the other can be dropped.
+The size of the signal is the maximum over all grades. If it has too many terms, a change that must be O(1) may be
+replaced by a new unknown for its size. The number by which an update divides the gradient (as in Adam) is a maximum
+itself, and is also represented by a new unknown.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def form_algebra(
 
 
 class _FormSteps(TensorSteps):
-    """Computes updates of tensors, with learning rates and the numbers that gradients are divided by as unknowns."""
+    """Computes the updates of tensors in a ``FormTrajectory``, where learning rates and the numbers by which the
+    optimizer divides gradients are unknowns.
+    """
 
     def list_gradient_scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -92,7 +96,7 @@ class FormTrajectory(Trajectory):
         sized: signals whose change after the first update is replaced by an unknown for its size, to keep the number of
             terms small.
         optimizer: the optimizer.
-        context: options of the run.
+        context: further settings of the run, such as the axes that count as growing on any ray.
     """
 
     stepping = _FormSteps

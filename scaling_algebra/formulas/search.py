@@ -89,9 +89,10 @@ class FormulaSearch:
         return best or self._forms(quantity, t, _COARSE)
 
     def run(self, rates: Vector, rung: Budget = _RUNGS[0]) -> FormTrajectory:
-        """Returns the training run on a ray with these integer rates of the growing axes, within a work budget.
+        """Returns the training run on the ray with these integer rates of the growing axes. The second argument is
+        the work budget of the run.
 
-        Init stds, learning rates and multipliers are unknowns.
+        Init stds, learning rates and multipliers are unknowns in it.
         """
         key = rates, rung
         if key not in self._runs:
@@ -130,7 +131,9 @@ class FormulaSearch:
         return largest
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects the bound on a size that becomes a monomial of the result: here the lower one, which is attained."""
+        """Selects which bound on a size on a ray becomes a monomial of the result: the lower one, since the quantity
+        certainly has this size. It is None if there is no lower bound.
+        """
         return lower
 
 
@@ -140,14 +143,15 @@ class UpperBounds(FormulaSearch):
     The changes of some signals after the first update are represented by an unknown for their size
     (``graded.size_of``).
 
-    Law: the engine bounds sizes by sums and maxima of linear functions of the rates. Nothing is dropped, and the bound
-    of a product is one such function (of the bounds in ``bound_product``, an operator norm never exceeds
-    Cauchy-Schwarz). So the bound is convex, and its values at corners bound it everywhere.
+    Law: the engine bounds a size by sums and maxima of linear functions of the rates of the axes, and here omits no
+    term. The bound on a product is one such function (``bound_product``): if a factor is an initial tensor, it is
+    the bound by the operator norm, which never exceeds that by Cauchy-Schwarz. So the whole bound is a convex
+    function of the rates, and its values on the rays that span a cone limit it on the whole cone.
     """
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Returns monomials whose maximum is an upper bound on a quantity after t updates, and those of them that the
-        quantity has, which are lower bounds.
+        """Returns monomials whose maximum is an upper bound on a quantity after t updates, valid on every ray. Those
+        of them that are also lower bounds are returned as such.
 
         Raises:
             Exhausted: there are too many monomials.
@@ -161,7 +165,9 @@ class UpperBounds(FormulaSearch):
         return set()
 
     def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
-        """Selects the upper bound, and adds it to ``_exact`` if the lower bound equals it."""
+        """Selects which bound on a size on a ray becomes a monomial of the result: the upper one. It is added to
+        ``_exact`` if the lower bound equals it.
+        """
         self._exact.update({upper} if lower == upper else ())
         return upper
 
@@ -169,7 +175,7 @@ class UpperBounds(FormulaSearch):
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     """Selects those monomials that are larger than all others on some ray, for some values of the unknowns.
 
-    Law: one query of linear real arithmetic for each form; z3 decides it exactly.
+    For each monomial z3 decides exactly whether there are such a ray and such values (linear real arithmetic).
     """
     if len(forms) < 2:
         return forms

@@ -63,7 +63,9 @@ class Patterns:
         constants: tensors and Python numbers that depend on neither parameters nor inputs.
         shapes: the shape of every value in JAX.
         made: the call that returns a value.
-        functions: for a value, its values at ``GRID`` as a function of each preceding tensor of which it is one.
+        functions: number of a value -> number of a tensor from which elementwise calls compute this value -> the
+            results of these calls at the points ``GRID``. In a chain of such calls, every tensor before the value is
+            one.
     """
 
     constants: dict[int, Any] = field(default_factory=dict)
@@ -191,7 +193,19 @@ class Patterns:
         return "take", {"axis": axis, "last": last}, [inputs[0], ids]
 
     def find_function(self, name: str, params: Params, inputs: Sequence[int], out: int) -> Call | None:
-        """Recognise a call as the last step of an elementwise torch function of a preceding tensor, by its values."""
+        """Recognise a call as the last step of an elementwise torch function, such as GELU, of a preceding tensor.
+
+        The call and those before it are evaluated at ``GRID`` and compared with each known function.
+
+        Args:
+            name: the JAX primitive that is called.
+            params: its parameters.
+            inputs: numbers of the values that it reads.
+            out: number of the value that it returns.
+
+        Returns:
+            The call of the torch function that replaces it; None if no function has these values.
+        """
         numbers = {k: self.find_uniform(k) for k in inputs}
         signals = [k for k, x in numbers.items() if x is None]
         if name not in ENTRYWISE or any(self.shapes[k] != self.shapes[out] for k in signals):

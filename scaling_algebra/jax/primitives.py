@@ -1,7 +1,8 @@
 """JAX primitives as torch calls: the table ``RULES``. To support another primitive, add a row.
 
-A rule is called with the parameters of the jaxpr equation and with its operands. It takes sizes from the operands,
-since a top-K may be traced with all entries selected. Read next: ``program.py``.
+A rule is called with the parameters of the jaxpr equation and with its operands. It takes sizes from the operands and
+not from these parameters, since tensors have other sizes in a trace in which a top-K selects all entries. Read next:
+``program.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Rule = Callable[..., Any]
 
 
 def contract(params: Params, a: Tensor, b: Tensor) -> Tensor:
-    """Compute dot_general: batch dimensions come first, then the remaining dimensions of each operand."""
+    """Compute dot_general, a batched product of tensors. The result has the batch dimensions first, then the
+    remaining dimensions of ``a``, then those of ``b``.
+    """
     (summed_a, summed_b), (batch_a, batch_b) = params["dimension_numbers"]
     indices = iter(ascii_letters)
     of_a = [next(indices) for _ in range(a.dim())]

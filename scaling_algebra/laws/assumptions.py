@@ -66,8 +66,8 @@ class Windows(Rendered):
         assumed: the assumptions in use.
         dropped: names of the assumptions that the user leaves out.
         system: the inequalities between exponents.
-        windows: range of the exponent of each quantity, or of each parameter; empty if the assumptions are
-            contradictory.
+        windows: range of the exponent of each quantity, and of each parameter in an exponent, by name; empty if the
+            assumptions are contradictory.
         defined: for each defined quantity its monomial in the others, and the range of its exponent (None if unknown).
         core: names of a smallest contradictory set of assumptions; empty if they are consistent.
     """
@@ -184,7 +184,7 @@ def find_windows(
 
 
 def compose_definitions(define: Iterable[Definition], values: Mapping[str, Monomial]) -> dict[str, Monomial]:
-    """Returns every defined quantity as a monomial in undefined ones, together with the given values.
+    """Returns every defined quantity as a monomial in undefined ones; to these, it adds the given values.
 
     Args:
         define: the definitions, each in earlier ones.
@@ -200,7 +200,13 @@ def compose_definitions(define: Iterable[Definition], values: Mapping[str, Monom
 
 
 def _format_row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
-    """Formats one of the contradictory assumptions as a table row; ``put`` has the definitions to substitute."""
+    """Formats one of the contradictory assumptions as a table row: its name, the relation as written, the same
+    relation in independent quantities, its reason and its source.
+
+    Args:
+        a: the assumption.
+        put: each defined or given quantity as a monomial in independent ones, which takes its place in the relation.
+    """
     here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substitute(put).terms)
     return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
 

@@ -88,13 +88,13 @@ class Balance(Rendered):
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
     def find_reach(self, cell: Minimum) -> dict[str, Monomial]:
-        """Returns the sizes at which the minimum equals ``reach``: of the first growing quantity, and of the optimum
-        there.
+        """Returns the value of the first growing quantity at which the minimum equals ``reach``, and the optimal
+        values of the minimised quantities there, by name.
 
         The irreducible constant is part of this minimum. The result is empty if no ``reach`` was given.
 
         Raises:
-            UsageError: no size reaches it.
+            UsageError: the minimum equals ``reach`` at no value of this quantity.
         """
         if self.reach is None:
             return {}
@@ -157,7 +157,7 @@ def balance(
     """Minimises a sum of monomials; ``law`` describes the arguments.
 
     Raises:
-        UsageError: an unknown quantity, no minimum, or one that does not determine its quantities.
+        UsageError: a quantity is unknown, the sum has no minimum, or its minimum does not determine the quantities.
         Infeasible: the constraints are contradictory.
     """
     problem = expression(total) if isinstance(total, str) else total
@@ -222,8 +222,10 @@ def _eliminate(equations: Iterable[Relation], minimise: Sequence[str], named: Se
 
     Args:
         equations: the equations.
-        minimise: quantities to minimise over; eliminated if there is no other, last ones first.
-        named: all quantities with a declared kind; any other is eliminated first.
+        minimise: quantities to minimise over. If an equation has no undeclared quantity, the last one of these that
+            it contains is eliminated.
+        named: all quantities that the user declared (to minimise over, growing or fixed). If an equation contains
+            another one, that one is eliminated.
 
     Returns:
         The eliminated quantities as monomials in the others.
@@ -260,8 +262,8 @@ def _check_problem(
         total: the sum, for messages.
 
     Raises:
-        UsageError: a quantity of no declared kind, a minimum that determines only products of quantities, too many
-            terms.
+        UsageError: a quantity is declared neither as growing nor as fixed nor to be minimised over, the minimum
+            determines only products of quantities, or there are too many terms.
     """
     for label, row in labelled:
         if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):

@@ -89,8 +89,8 @@ class _Parser:
     Attributes:
         text: the text.
         source: the text as Python code.
-        bases: names that occur in bases.
-        exponents: names that occur in exponents.
+        bases: names that occur in bases of powers; these are quantities.
+        exponents: names that occur in exponents; these are parameters.
     """
 
     def __init__(self, text: str) -> None:

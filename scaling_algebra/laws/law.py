@@ -36,8 +36,9 @@ class LawAxis:
         minimise: quantities to minimise over.
         constraints: equations and bounds.
         fixed: constants.
-        exponent: name of the exponent of the minimum; empty for none.
-        ratios: further named exponents: those of these monomials at the optimum.
+        exponent: name of the exponent with which the minimum falls as the first growing quantity grows; empty for none.
+        ratios: by names of further exponents, monomials; such an exponent is the power of the first growing quantity
+            that the monomial is at the optimum.
     """
 
     sum: Posynomial
@@ -91,7 +92,8 @@ class LawAnswer(Rendered):
         law: the law.
         at: values that the user gave.
         axes: the minimum for each way to grow.
-        exponents: the named exponents, each in the first cell of its axis.
+        exponents: the exponents, by their names in the law. If different formulas are valid in different regions
+            (cells), each is that in the first cell.
         identities: for each identity whether it holds for all parameters.
     """
 
@@ -160,7 +162,7 @@ def law(
             of quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
             unknown.
         reach: a monomial; the answer includes the size at which the minimum equals it.
-        axis: one way to grow of a law, to be answered in full.
+        axis: for a law, the name of one of its ways to grow, which is then answered in full.
         drop: names of assumptions to leave out.
 
     Raises:
@@ -200,7 +202,12 @@ def law(
 
 
 def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
-    """Raises UsageError if an argument is given that does not apply to a sum, law or set of assumptions (``kind``)."""
+    """Raises UsageError if an argument of ``law`` is given that has no effect for this kind of question.
+
+    Args:
+        kind: what was asked about, in words: a sum, a law or a set of assumptions.
+        others: the arguments without effect for it, by name; all must be empty.
+    """
     if strange := [name for name, x in others.items() if x]:
         raise UsageError(f"{strange[0]} has no effect for {kind}; leave it out")
 
@@ -250,7 +257,7 @@ def answer_law(law: Law, axis: str | None = None, at: Mapping[str, Any] | None =
 
 
 def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
-    """Returns the value of the only open parameter for which a named exponent has a given value.
+    """Returns the value of the only parameter without a value for which a named exponent has a given value.
 
     Args:
         a: the answer of a law.
@@ -261,7 +268,8 @@ def invert_exponent(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
         ``{parameter: value}``.
 
     Raises:
-        UsageError: there is no such exponent, not exactly one open parameter, or no positive rational solution.
+        UsageError: there is no such exponent, not exactly one parameter is without a value, or there is no positive
+            rational solution.
     """
     formula, value = find_entry("exponent", name, a.exponents), read_exact(value)
     open_ = sorted(formula.free_symbols, key=str)
@@ -334,9 +342,9 @@ def _build_assumptions(name: str, data: dict[str, Any]) -> Law:
 
 
 def _balance_axis(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
-    """Minimises the sum of an axis after values are substituted.
+    """Minimises the sum of one way to grow, after values are substituted for quantities and parameters.
 
-    A quantity that a value eliminates no longer grows; one that occurs only in a value grows, too.
+    With ``n = C/N`` as a value, C takes the place of n as a quantity that grows.
     """
     before = {q for x in axis.parts for q in x.quantities}
     total, constraints = axis.sum.substitute(put), [c.substitute(put) for c in axis.constraints]

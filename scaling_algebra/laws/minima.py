@@ -2,8 +2,9 @@
 
 Law: every term is at most the minimum, and every term of a constraint at most 1. The least exponent of the minimum is a
 linear program. A vertex of its dual is a circuit: terms whose exponents cancel with positive weights, no subset of
-which does so. A circuit is a nullspace, so that parameters may stay symbols. At the optimum a term is its share of the
-minimum, and a term of a constraint its share of that constraint (geometric programming), which gives the prefactors.
+which does so. Its weights are the nullspace of a matrix of exponents, which can be computed with parameters as
+symbols. The weights also say what share of the minimum each term has at the optimum, and what share of its constraint
+each term of a constraint has (geometric programming). This gives the prefactors.
 Used by: ``balance.py``, ``recipes/horizon.py``.
 """
 
@@ -28,7 +29,8 @@ class Condition:
 
     Attributes:
         ratio: the monomial.
-        alone: the quantity to solve for when it is printed; empty if only the sign of an exponent decides.
+        alone: the quantity for which the condition is solved when it is printed; empty if it is printed as a sign of
+            an exponent.
     """
 
     ratio: Monomial
@@ -84,14 +86,15 @@ class Minimum:
 
 
 def find_circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
-    """Yields every minimal set of rows whose exponents cancel, small sets first.
+    """Yields every minimal set of monomials of which some product of powers contains none of the named quantities,
+    small sets first.
 
     Args:
         rows: the monomials.
-        names: the quantities whose exponents must cancel.
+        names: the quantities that must cancel in the product.
 
     Yields:
-        Pairs (indices of the rows, their weights).
+        Pairs (indices of the monomials of the set, the powers to which they are taken).
     """
     smaller: list[set[int]] = []
     for chosen in (c for size in range(1, len(names) + 2) for c in combinations(range(len(rows)), size)):
@@ -184,13 +187,13 @@ def solve_for_ones(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, M
 
 
 def _sum_weights(weights: Sequence[Expr], chosen: Sequence[int], group: Sequence[int | None], of: int | None) -> Expr:
-    """Returns the sum of the weights of those chosen rows that belong to one group (such as one constraint).
+    """Returns the sum of the weights of those chosen terms that belong to the sum itself, or to one constraint.
 
     Args:
-        weights: weights of the chosen rows.
-        chosen: indices of the chosen rows.
-        group: the group of every row.
-        of: the group.
+        weights: weights of the chosen terms.
+        chosen: indices of the chosen terms.
+        group: for every term, the constraint to which it belongs; None for a term of the sum itself.
+        of: the constraint, or None for the sum.
     """
     return simplify_exponent(sympy.Add(*(w for k, w in zip(chosen, weights, strict=True) if group[k] == of)))
 

@@ -175,7 +175,8 @@ class Posynomial:
 class Relation(Posynomial):
     """A relation ``sum <= monomial`` or ``monomial = monomial``, stored as monomials that are at most 1.
 
-    There is one for each term of the smaller side, and for ``=`` one in each direction.
+    Each term of the smaller side, divided by the larger side, is such a monomial; for ``=`` the quotient of the two
+    sides and its inverse are.
 
     Attributes:
         text: the relation as written.

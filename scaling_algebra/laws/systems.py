@@ -34,7 +34,7 @@ class End:
 
     Attributes:
         value: the end; None if the range is unbounded.
-        binding: labels of the relations that imply it; without any of them it would not follow.
+        binding: labels of the relations that together imply this end; if one of them were omitted, it would not follow.
         open: True if the end itself is excluded, because it follows from a strict relation.
     """
 
@@ -87,7 +87,7 @@ class GrowthSystem:
             strict: whether equal powers violate a strict relation (``<<``).
             logs: whether powers of logarithms count, as non-negative unknowns.
             loose: whether strict relations are omitted.
-            more: further clauses to take into account.
+            more: further constraints on the exponents to take into account.
         """
         given, rows = [*self._facts, *more], list[Clause]()
         for row, m, sizes in self._rows:
@@ -109,7 +109,9 @@ class GrowthSystem:
         return tuple(labels)
 
     def windows(self) -> dict[str, Window]:
-        """Returns the range of each unknown. The system must be consistent."""
+        """Returns the range of the exponent of each quantity and of each parameter in an exponent, by name. The
+        system must be consistent.
+        """
         return {name: self._window({name: Fraction(1)}) for name in self.unknowns}
 
     def window(self, m: Monomial) -> Window:
@@ -174,9 +176,11 @@ def check_linear(m: Monomial, unit: str, where: str) -> None:
 
 @lru_cache(maxsize=2**12)
 def log_form(m: Monomial, unit: str) -> Form:
-    """Returns the logarithm of a monomial, divided by log(unit), as a linear form; its constant is ignored.
+    """Returns the logarithm of a monomial, divided by log(unit), as a linear form. The coefficient of the monomial is
+    ignored.
 
-    Denominators that contain parameters are positive, and the form is multiplied by them.
+    Where an exponent has a denominator with parameters, the form is multiplied by this denominator, which is
+    positive, so that signs stay.
     """
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
     whole = sympy.expand(total) if total.is_polynomial() else _sign_numerator(total)

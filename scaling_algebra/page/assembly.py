@@ -39,7 +39,9 @@ def questions() -> Iterator[dict[str, str]]:
 
 
 def key(question: dict[str, str]) -> str:
-    """Serialises a question exactly as ``site/engine.js`` does."""
+    """Serialises a question exactly as ``site/engine.js`` does, so that the page finds the stored answer by this
+    text.
+    """
     return json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -47,7 +49,7 @@ def check(folder: Path) -> None:
     """Checks that the page may be written into a folder: a new one, an empty one, or one with a page.
 
     Raises:
-        UsageError: it may not.
+        UsageError: ``folder`` is no folder, contains other files, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"cannot write into {folder}: it is not a folder; give -o another one")
@@ -130,7 +132,9 @@ def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the files of the runtime's archive that the page needs."""
+    """Yields (path in the page, content) of those files in the archive of Pyodide, the Python for browsers, that the
+    page needs.
+    """
     with tarfile.open(archive) as members:
         for name in RUNTIME_FILES:
             member = members.extractfile(f"package/{name}")

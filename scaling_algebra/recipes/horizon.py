@@ -57,7 +57,8 @@ class Invariant:
         title: what stays the same, in words.
         because: the reason.
         source: the publication.
-        compounds: 1 - beta stands for -log(beta), of which it is the first term, so that a beta is raised to a power.
+        compounds: 1 - beta in the monomials stands for -log(beta), to which it is nearly equal for beta near 1. So
+            beta is raised to a power, where otherwise 1 - beta would be multiplied by a factor.
     """
 
     name: str
@@ -171,8 +172,8 @@ class Horizon(Rendered):
         """Ratio of each quantity for an expert to that for a dense tensor, by name of the quantity, as a power of K/M.
 
         Law: an expert takes as many steps as a dense tensor, on K/M of the batch and of the tokens. Its gradient is
-        averaged over the whole batch, so that it and its epsilon have another factor K/M. Free quantities are taken as
-        equal.
+        averaged over the whole batch, so that it and its epsilon have another factor K/M. Quantities that the
+        invariants leave free are taken to be equal for both.
         """
         extra = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
         return {name: monomial("K/M") ** (m["B"] + m["T"] + extra[name]) for name, m in self.powers.items()}
@@ -185,7 +186,7 @@ class Horizon(Rendered):
 
         Args:
             numbers: by quantity its factor and, if a base value is given, the new value.
-            experts: add the factors of experts.
+            experts: add each quantity for an expert, divided by that for a dense tensor (``experts``).
         """
         numbers = numbers or {}
         changing = " and ".join(AXES[axis] for axis in self.axes)
@@ -217,7 +218,9 @@ class Horizon(Rendered):
         return Document(tuple(blocks), self.record(numbers))
 
     def record(self, numbers: Mapping[str, tuple[float, float | None]]) -> dict[str, Any]:
-        """Returns the JSON record."""
+        """Returns the JSON record; ``numbers`` has for each quantity its factor and, if a base value is given, the new
+        value.
+        """
         return {
             "optimizer": self.optimizer,
             "held": [i.name for i in self.held],
@@ -351,9 +354,14 @@ def strings(m: Monomial) -> dict[str, str]:
 
 
 def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[Conflict]:
-    """Yields every minimal set of monomials that cannot all be fixed, smaller sets first.
+    """Yields every minimal set of monomials that cannot all stay Theta(1), smaller sets first.
 
-    The product of such a set has no unknown left but depends on an axis.
+    In a product of powers of these monomials all quantities of the optimizer cancel, but a power of batch or tokens
+    remains, which grows.
+
+    Args:
+        parts: the monomials, each with the names of its invariants.
+        axes: what changes: batch, tokens or both.
     """
     for places, weights in find_circuits([m for _, m in parts], tuple(QUANTITIES)):
         powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}

@@ -1,10 +1,11 @@
 """Checks whether the base is large enough: whether subleading terms of the signals are small at the user's sizes.
 
-Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
-power of the sizes, such as (M/N)^(1/2). Numbers tuned where it is not small are tuned for both terms.
+Law: the size of a signal is a sum of monomials in the axes with positive coefficients. In a signal of size Theta(1)
+the leading one is 1, and any other one, such as (M/N)^(1/2), becomes small for large models. If it is not small
+at the base, the numbers tuned there suit the sum of both and not the leading one alone.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials), ``verify/judging/mixtures.py`` (
-the same question for measured sizes).
+Read next: ``recipe.py`` (the powers), ``Runs.list_lower_forms`` (finds the monomials),
+``verify/judging/mixtures.py`` (the same question for measured sizes).
 """
 
 from __future__ import annotations
@@ -110,7 +111,16 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
 
 
 def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
-    """Yields each monomial over the leading one if it falls along the ray. Any other monomial only adds a constant."""
+    """Yields the quotient of each monomial and the leading one, if this quotient becomes smaller along the ray.
+
+    A monomial whose quotient does not become smaller only changes the size by a constant factor.
+
+    Args:
+        sizes: the monomials of one size.
+        ray: the ray.
+        base: sizes of the base; of several monomials that grow alike on the ray, the largest one there is the leading
+            one.
+    """
     lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
     return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
 
@@ -118,8 +128,8 @@ def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
 def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
     """Yields every signal that must be Theta(1), with the monomials of its size.
 
-    All signals are asked after one update first: what takes too much work then is part of the next update as well,
-    which then fails at once.
+    Sizes of all signals after one update are computed first. If one of them takes too much work, it is not tried
+    after further updates, which would take more.
 
     Yields:
         (signal, updates, monomials): the monomials are those after the latest update for which they are known. If they

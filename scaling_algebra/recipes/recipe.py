@@ -226,7 +226,8 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none on the ray of the sizes.
+    """Returns a recipe with derived epsilon. If no parameterization with a derived epsilon exists on the ray of the
+    sizes, the recipe has negligible epsilon.
 
     Args:
         base: as in ``recipe``.
@@ -290,7 +291,8 @@ def recipe(
             the invariants that ``horizon`` holds.
         tokens: (base, target) number of tokens in one unit, if it changes.
         hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
-        gauge: one of ``GAUGES``; the values tuned at the base are meant in it.
+        gauge: the convention for multipliers of tensors, one of ``GAUGES``; the values tuned at the base are those of
+            a model that follows it.
         strict: reject numbers that are not certified.
         starts: tensors that keep their initial values if one ``std`` is given for all; by default gains and biases.
         **where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the
@@ -364,15 +366,24 @@ def recipe(
 
 
 def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
-    """Returns the factors by quantity; if averages are compounded, a power of beta takes the place of a factor of 1
-    - beta."""
+    """Returns the factors of ``Recipe.run``: those given, under other names for betas if these are raised to a power.
+
+    Args:
+        held: how quantities change with batch and tokens.
+        factors: factor of each quantity. If ``held.compounds``, that of ``one_minus_beta2`` is the power to which
+            beta2 is raised, and is returned as ``beta2_power``.
+    """
     how = {f"one_minus_{beta}": f"{beta}{POWER}" for beta in ("beta1", "beta2")} if held.compounds else {}
     return {how.get(name, name): x for name, x in factors.items()}
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns how an optimizer's quantities follow batch and tokens. Suffixes of its name (a shape factor) are
-    ignored.
+    """Returns how an optimizer's quantities follow batch and tokens.
+
+    Args:
+        rule: the optimizer. What follows a colon in its name, a factor by the shape of a matrix, is ignored.
+        hold: names of the invariants to keep, of which those are used that apply to the optimizer; None for its
+            default ones.
     """
     from . import horizon as laws  # needs sympy
 
@@ -386,7 +397,7 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
-    """Returns init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
+    """Returns multiplier, init std, learning rate, epsilon and weight decay of a tensor as powers of the axes.
 
     torch multiplies weight decay by the learning rate. The power of the decay is therefore the inverse of that of the
     learning rate, which keeps the product constant.
@@ -396,7 +407,9 @@ def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
 
 
 def _find_uniform_vectors(network: Network) -> list[str]:
-    """Returns the names of gains, biases and scalars. No index of theirs is summed over; all entries start alike."""
+    """Returns the names of gains, biases and scalars: tensors of which no index is summed over, and whose entries
+    start alike.
+    """
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.indices) < 2
     ]
@@ -469,8 +482,9 @@ def _powers(
     """Derives the powers at the base and at the target.
 
     Returns:
-        The scaling at the base and at the target, the derivations, and, if the ray of the way has no parameterization,
-        the ray of these powers and the reason.
+        (powers at the base, powers at the target, derivations, nearby, reason). If there is no parameterization on
+        the ray from base to target, ``nearby`` is the other ray on which these powers were derived, and ``reason``
+        says why there is none; otherwise they are None and "".
     """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
@@ -523,10 +537,11 @@ def _powers(
 
 
 def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
-    """Tests whether the derived powers are those of the layer-wise law.
+    """Tests whether the derived powers follow from the shapes of tensors alone, by the layer-wise law
+    (``Derivation.apply_law``), and give the same numbers on the rays of the base's and of the target's own sizes.
 
-    If they are, they give the same numbers on the rays of the base's and of the target's sizes, and no search is needed
-    there. Only networks with norms are tested: for them a search takes seconds and returns this law.
+    If so, the parameterization need not be searched on these two rays. Only networks with norms are tested, since for
+    them a search takes seconds; for others the result is False.
     """
     for d in derivations:
         here, first, last = (d.apply_law(_restrict_ray(ray, d.network)) for ray in (d.ray, *going.own_rays))
@@ -571,7 +586,7 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     """Merges the powers of several networks that are parts of one model.
 
     Raises:
-        Infeasible: they derive different powers for a tensor that they share.
+        Infeasible: two networks have a tensor or a multiplier of the same name, but different powers for it.
     """
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}
@@ -588,7 +603,10 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """Yields each signal that grows from base to target if the powers were derived on another, nearby ray."""
+    """Yields each signal that grows from base to target, if the derivations are those of another, nearby ray.
+
+    This is the case where no parameterization exists on the ray from base to target.
+    """
     assert going.ray is not None
     seen = set()
     for d in derivations:

@@ -18,7 +18,8 @@ class Setting:
         rule: the power of the axes that it follows; None for zero init.
         factor: target over base; 0 for zero init.
         base: the tuned value; None if it was not given.
-        before: the power at the base, if it differs from ``rule``.
+        before: the power that the number follows at the base, if it differs from ``rule``, the power at the target;
+            else None.
     """
 
     rule: Power | None

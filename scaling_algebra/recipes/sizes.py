@@ -97,8 +97,7 @@ class Way:
         """The ray on which the sizes of the base lie (rates proportional to their logarithms), and that of the target.
 
         The depth L is included only if it changes. If all sizes of the base are 1, every power is 1 there, and the
-        ray of
-        the target is returned for both.
+        ray of the target is returned for both.
         """
         depth = self.base.get("L") != self.target.get("L")
         first, last = ({a: Fraction(n if a != "L" or depth else 1) for a, n in x.items()} for x in self.sizes)
@@ -165,7 +164,10 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Tests whether rates lie on the same side of all simple boundaries between cones as the logarithms they replace.
+    """Tests whether rates of axes may replace the logarithms of growth factors, because the same formulas are valid
+    for both.
+
+    This is so if both lie on the same side of every simple boundary between cones, such as M = N or M + N_e = N.
 
     Args:
         rates: candidate rates of the axes.

@@ -85,7 +85,9 @@ def warnings(
 
 
 def _warn_of_reused_rates(derivations: Sequence[Derivation]) -> Iterator[str]:
-    """Warns of tensors with steps as large as AdamW's whose learning rate nevertheless follows another power."""
+    """Warns of tensors whose optimizer scales its steps to the size of AdamW's, so that users reuse a learning rate
+    of AdamW, but whose learning rate follows another power of the axes than AdamW's.
+    """
     apart = []
     for d in derivations:
         roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]

@@ -46,7 +46,8 @@ class Comparison:
         derived: derived exponent of n as text ("zero" if the quantity is exactly zero), or derived power of the axes;
             "" if nothing was compared.
         why: why the cell cannot be compared, or how the engine gets its value.
-        derivation: the parameterization that the cell was compared with, for measuring.
+        derivation: the parameterization that the cell was compared with, which a measurement trains; None if there is
+            none.
     """
 
     printed: Printed
@@ -72,7 +73,8 @@ class Audit(Rendered):
 
     Attributes:
         comparisons: one for each cell, in the order of the files.
-        slopes: measured slope of each disagreement, as text; empty if nothing was measured.
+        slopes: for each cell that disagrees, by its key, the measured exponent with its confidence interval as text;
+            empty if nothing was measured.
         file: the user's table; "" for published ones.
     """
 
@@ -209,7 +211,8 @@ def _derive(
 
 
 def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
-    """Changes a derivation as a cell requires, for claims about other parameters or another network.
+    """Changes a derivation for a cell whose claim is about parameters that differ from the derived ones, or about
+    another network.
 
     Args:
         d: the derivation.
@@ -284,9 +287,10 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
 
 
 def _find_quantity(look: Analysis, name: str) -> str:
-    """Returns the name that the network has for a printed quantity.
+    """Returns the network's name of a printed quantity.
 
-    If the signal is a sum, its first term has the part: ``h3.effective`` -> ``h3_1.effective``.
+    If the printed signal is a sum, parts such as its effective update are those of its first term: ``h3.effective``
+    becomes ``h3_1.effective``.
     """
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
@@ -372,7 +376,9 @@ def _gauges(cells: Iterable[Printed]) -> Gauges:
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:
-    """Returns a key that is the same for the printed multiplier, init std and learning rate of one tensor."""
+    """Returns a key of the tensor that a cell is about: the same for its printed multiplier, init std and learning
+    rate.
+    """
     where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 

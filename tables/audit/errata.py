@@ -18,11 +18,12 @@ from .comparison import Audit, Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A measured exponent that shows that a printed one is wrong, of the same quantity or one that decides it.
+    """A measurement that shows that a printed exponent is wrong: the exponent of the same quantity, or of another one
+    from which the right value follows.
 
     Attributes:
         quantity: what was measured.
-        step: number of updates; None for a quantity without steps.
+        step: number of updates; None for a quantity that does not depend on them.
         slope: the fitted exponent of n.
         interval: its 95 % confidence interval.
         command: the command that measured it.

@@ -1,8 +1,8 @@
 """Compares a printed cell about a law with what the law, or a set of assumptions, gives.
 
-``law`` in a published table says what to compute: the axis of a law, or a sum of its own, the cell, and which part of
-it; or the set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py``
-answers.
+The key ``law`` of a cell in a published table says what to compute: either the minimum of a sum (by the names of a
+law and of one of its axes, or the sum itself), in which region of parameters, and which part of the answer; or a
+monomial (``is``) in the quantities of a set of assumptions. ``scaling_algebra/laws/law.py`` computes it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def _compare_with_assumptions(spec: Mapping[str, Any], value: str) -> Answered:
 
     The object that the paper estimates is the monomial ``spec["is"]``; ``value`` is the printed order.
 
-    Law: with sign ``=`` both are one monomial, up to constants and logarithms, or have one exponent ``of`` a quantity;
-    with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
-    those of the object's exponent.
+    What is tested depends on the key ``sign``. ``=``: both are the same monomial, up to constants and logarithms; or,
+    with a key ``of``, the object's exponent of that quantity is the printed one. ``<=``: the assumptions imply that
+    the object is at most the printed order. ``window``: the printed bounds are those that the assumptions imply for
+    the object.
     """
     solution = _solve(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
     laws = ",".join(f"{name}={law}" for name, law in spec.get("at", {}).items())
@@ -113,7 +114,7 @@ def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[b
 
 
 def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """Returns the part of a law's answer that a cell of a published table is about.
+    """Returns the part of a law's answer that a cell of a published table is about, as sums of monomials.
 
     Args:
         axis: the answer: the minimum of a sum of monomials and where it lies.
@@ -138,8 +139,17 @@ def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
 
 
 def _numbers(a: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
-    """Compares printed decimals with functions of a law's exponents. They agree within one unit of the last digit, as
-    papers truncate or round.
+    """Compares printed decimals with numbers that a law gives. They agree if they differ by at most one unit of the
+    last printed digit, as papers truncate or round.
+
+    Args:
+        a: the answer of the law.
+        spec: ``numbers``, functions of the law's exponents, and ``at``, the values of the parameters to evaluate them
+            with.
+        value: the printed decimals, separated by commas.
+
+    Returns:
+        Whether all agree, and the derived numbers as text.
     """
     printed = [Decimal(text.strip()) for text in value.split(",")]
     derived = []

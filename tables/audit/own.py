@@ -1,4 +1,5 @@
-"""Reads a table of the user: refuses names that do not exist, and tells the derivation what starts at zero.
+"""Reads a table of the user: refuses names that do not exist, and determines which tensors start at zero by the
+table, since other parameters are derived for that start.
 
 Read next: ``comparison.py``, which compares the cells.
 """
@@ -32,7 +33,8 @@ def own(path: Path) -> list[Printed]:
     """Reads the cells of a user's table and checks that all names in them exist.
 
     Raises:
-        UsageError: one line with the name of the file.
+        UsageError: the file cannot be read, or a name in it does not exist; the message begins with the name of the
+            file.
     """
     try:
         return _with_zeros([_check_cell(cell) for cell in read(path)])
@@ -70,7 +72,7 @@ def _check_cell(cell: Printed) -> Printed:
 
 
 def _check_axes(cell: Printed, network: Network) -> None:
-    """Raises UsageError if a power has axes that the network lacks."""
+    """Raises UsageError if the value of a cell is a power of axes that the network does not have."""
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
         check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, list_power_axes(network))
@@ -94,7 +96,9 @@ def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
 
 
 def starting(d: Derivation, zero: tuple[str, ...]) -> Derivation:
-    """Derives again with these tensors initialised to zero; returns the original derivation if a demand fails then."""
+    """Derives a parameterization again with these tensors (``zero``, by role) starting at zero. The original
+    derivation ``d`` is returned if none can then be derived or a demand fails.
+    """
     given = {f"{role}.init": 0 for role in zero if d.scaling.tensors[role].init_std is not None}
     if not (given and d.configuration.parameterization.derived):
         return d

@@ -78,8 +78,8 @@ def _audit_record(a: Audit) -> dict[str, Any]:
 
 @document_of.register(Errata)
 def errata(entries: Errata) -> Document:
-    """Renders an overview of the errata, then each erratum with the leading monomial of the engine and the measured
-    slope.
+    """Renders an overview of the errata, then each erratum with the largest monomial that the engine finds and the
+    measured exponent.
     """
     by_key = _compare_listed(entries)
     blocks: list[Block] = [

@@ -1,4 +1,5 @@
-"""Derives the learning rate that each public implementation of Muon needs, given the factor it multiplies by.
+"""Derives the learning rate that each public implementation of Muon needs, given the factor by which it multiplies
+its steps.
 
 A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns
 differ, a learning rate transferred to a larger model by one rule is wrong in the other by their quotient.

@@ -231,8 +231,8 @@ def _both(derivations: Mapping[tuple[str, str, str], Derivation], where: tuple[s
     """Returns a table cell with the values of a tensor's setting for muP and for MSSP.
 
     Args:
-        derivations: the derived parameterizations; the last part of the key is the name, ``mup`` or ``mssp``.
-        where: the first two parts of the key.
+        derivations: the derived parameterizations, by (regime, optimizer, ``mup`` or ``mssp``).
+        where: (regime, optimizer).
         role: the tensor.
         what: the setting, one of ``QUANTITIES``.
     """

@@ -63,11 +63,17 @@ ALIGNMENTS: Mapping[str, Fraction] = {"full": Fraction(1), "none": HALF}
 def assume_rates(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
     """Computes learning rates by layer from sizes alone, under the assumption ``|dW x| = fan_in^p |dW| |x|``.
 
-    Law: the entries of dW are fan_in^-p, which makes ``dW x`` Theta(1). With SGD they are lr times the gradient, which
-    is one for the readout and, for the layers below, as large as the readout: its init, or its first update if that is
-    larger. With Adam they are lr, with Adafactor lr times the init std.
-    Assumes: activations are Theta(1), and W_0 times a change adds up at random, as at init (omega = 1/2 in the paper),
-    so that it never limits a rate.
+    Law: ``dW x`` is Theta(1) if the entries of dW have size fan_in^-p. With SGD this size is lr times that of the
+    gradient. The gradient is Theta(1) for the readout; for the layers below it has the size of the readout's
+    entries, at init or after the first update, whichever is larger. With Adam the entries of dW have size lr,
+    with Adafactor lr times the init std.
+    Assumes: activations are Theta(1), and W_0 times a change adds up at random, as at init (omega = 1/2 in the
+    paper), so that it never limits a rate.
+
+    Args:
+        gauge: name of the parameterization, which gives init stds and multipliers.
+        rule: the optimizer.
+        p: the assumed power.
     """
     abc = _abc(gauge)
     std = {role: (x.multiplier * x.init_std)["N"] for role, x in abc.items()}
@@ -135,7 +141,7 @@ def _scale_rate(scaling: Scaling, role: str, by: Fraction) -> Scaling:
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:
-    """Returns the largest exponent that a signal which must stay O(1) has during training with these settings.
+    """Returns the largest exponent that any of the signals that must stay O(1) reaches in training with these settings.
 
     Args:
         d: network, ray and optimizer.

@@ -1,7 +1,7 @@
 """Compares a rule of public code with the derivation: which powers differ, and which desiderata fail with the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule meets the demands is computed by the
-engine, at the point that the rule sets.
+engine, with the powers that the rule sets.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Implementations(Rendered):
 
 
 def implementations(name: str | None = None) -> Implementations:
-    """Compares the rules of one implementation, or of all, with the derivation, on all their rays and with their
-    epsilon in all its regimes.
+    """Compares the rules of one implementation, or of all, with the derivation, on all rays and for all sizes of
+    epsilon (``derived``, ``negligible``) that their files name.
 
     Raises:
         UsageError: there is no such implementation.
@@ -218,8 +218,8 @@ def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
 def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns failed and undecided demands at the derived parameterization with the given powers substituted.
 
-    If lower bounds show that a quantity diverges, only that demand is returned, because every later quantity grows,
-    too. Otherwise every demand is examined.
+    If the largest monomial found in a quantity that must stay O(1) grows, only such demands are examined, because
+    every later quantity grows, too. Otherwise every demand is examined.
     """
     structure = given.structure(find_solution(d.configuration).structure)
     demands = given.relax_demands(d.network, d.configuration.parameterization.list_demands(d.network, structure))
@@ -236,7 +236,7 @@ def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:
-    """Returns whether a quantity that must stay O(1) certainly grows."""
+    """Tests whether a demand says that a quantity stays O(1), although the largest monomial found in it grows."""
     times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
     sizes = (look(name, t, LEAD).lead for name in demand.quantities for t in times)
     return any(size is not None and size > 0 for size in sizes)

@@ -1,4 +1,5 @@
-"""Reads the transcribed rules (``rules/*.toml``), one file for each repository. The engine never imports this module.
+"""Reads the scaling rules that were transcribed from public code (``rules/*.toml``, one file for each repository).
+The engine never imports this module.
 
 To add an implementation, add a file.
 """
@@ -55,15 +56,17 @@ class ShippedRule:
         name: name on the command line.
         title: one line.
         repository: where the code is.
-        read: when it was read.
+        read: when the code was read.
         place: the places in the code that define the rule.
         regimes: rays it is compared on, by name or as ``N=1,L=1``.
         parameterization: the derived parameterization it is compared with.
         optimizer: the optimizer it trains with.
-        epsilon: regimes of its epsilon; ``derived`` only if it scales epsilon; none for an optimizer without one.
+        epsilon: sizes of its epsilon that are examined: ``negligible``, and ``derived`` if the rule scales epsilon;
+            empty for an optimizer without an epsilon.
         tensors: for each role the powers that the rule sets: ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``;
             None is zero init.
-        covers: those of ``regimes`` that the rule is meant for: no axis grows that it assumes fixed.
+        covers: those of ``regimes`` for which the rule is meant, that is, on which no axis grows that the rule
+            assumes to be fixed.
         readout_init: readout init of the parameterization it is compared with; "" for that of the definition.
         architecture: the network.
         variant: name of the rule if its repository has several; "" if it is the only one.
@@ -99,10 +102,10 @@ class ShippedRule:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def as_given(self, optimizer: OptimizerSpec) -> dict[str, Power | None]:
-        """Converts the powers of the rule to tensors without multipliers: ``{"ROLE.init": power, ...}``, with the
-        multipliers of signals.
+        """Converts the powers that the rule sets to the equivalent ones for tensors without multipliers, as
+        ``{"ROLE.init": power, ...}``. The multipliers of signals are added to them.
 
-        Law: that of ``spec/gauges.py``.
+        Law: ``spec/gauges.py`` states how the powers change.
 
         Args:
             optimizer: the rule's optimizer. Powers of epsilon are included only if it is not negligible.
@@ -122,9 +125,10 @@ class ShippedRule:
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
-        """Weight decay and learning rate of every tensor whose decay the rule sets, by role.
+        """Weight decay and learning rate, as powers of the axes, of every tensor for which the rule sets both, by role.
 
-        Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
+        Law: their product is by how much one step shrinks the weights: it multiplies them by 1 - lr decay. A
+        multiplier of the tensor in the forward pass does not change this.
         """
         pairs = {role: (s.get(DECAY), s.get("lr")) for role, s in self.tensors.items()}
         return {role: (decay, lr) for role, (decay, lr) in pairs.items() if decay is not None and lr is not None}
@@ -132,12 +136,16 @@ class ShippedRule:
 
 @cache
 def rules() -> tuple[ShippedRule, ...]:
-    """Returns every transcribed rule, in the order of the files."""
+    """Returns every scaling rule that was transcribed from public code, in the order of the files ``rules/*.toml``."""
     return tuple(rule for name in NAMES for rule in parse(name, (FOLDER / f"{name}.toml").read_text("utf-8")))
 
 
 def parse(name: str, text: str) -> list[ShippedRule]:
-    """Reads the rules of one file.
+    """Reads the scaling rules of one repository.
+
+    Args:
+        name: name of its file, without suffix, which messages quote.
+        text: content of the file, TOML.
 
     Raises:
         UsageError: a key, name or power cannot be read; the message names the file.

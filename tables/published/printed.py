@@ -42,7 +42,7 @@ class Printed:
         source: the paper.
         table: the table in the paper.
         label: the row or the equation.
-        notation: how the paper writes the value.
+        notation: the formula in the paper for the value or its quantity, in LaTeX, perhaps shortened.
         setting: what the source states of regime, parameterization, optimizer, readout_init, program (the network),
             gate, ...; ``law`` for a cell about a law (``audit/laws.py``).
         quantity: name of the engine's quantity; for a parameter ``ROLE.init_std``, ``ROLE.lr`` or ``ROLE.eps``.
