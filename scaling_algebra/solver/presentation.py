@@ -83,8 +83,8 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
     Args:
         ds: parameterizations of the same network, ray and optimizer.
-        exponents: add the exponents b, c, d of init std, learning rate and epsilon, and a of the multiplier if the
-            gauge has any.
+        exponents: add columns with the exponents of n on the ray: b of the init std, c of the learning rate, d of
+            epsilon, and a of the multiplier on a tensor if there are such multipliers.
     """
     first, *others = ds
     gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())
@@ -106,11 +106,11 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
 
 def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:
-    """Yields role, init std, learning rate and epsilon of every tensor.
+    """Yields role, init std, learning rate and epsilon of every tensor, formatted for a table.
 
     Args:
-        s: the scaling.
-        marked: mark a tied init std.
+        s: the settings.
+        marked: mark the init std of a tensor that starts alike in all experts as tied.
     """
     for role, t in s.tensors.items():
         std: Piece = ZERO if t.init_std is None else t.init_std
