@@ -18,7 +18,7 @@ DEEP = 50
 
 @dataclass(frozen=True)
 class NamedTerm:
-    """A name with its indices as written. They are None if it has no brackets."""
+    """A name in an equation, with its indices as written; the indices are None if no brackets follow the name."""
 
     name: str
     indices: str | None
