@@ -200,8 +200,8 @@ def _say_quietly(say: Callable[[], Any], code: int) -> int:
 
 
 def _discard_output(code: int) -> int:
-    """Redirects standard output and error to the null device after the reader of a pipe has closed it, so that the final
-    flush does not fail. Returns the exit code ``code``.
+    """Redirects standard output and error to the null device after the reader of a pipe has closed it, so that the
+    final flush does not fail. Returns the exit code ``code``.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

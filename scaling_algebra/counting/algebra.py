@@ -88,9 +88,9 @@ class Algebra(SignalSizes):
         Monomials (products of Gaussian tensors) that are constant along the index vanish, all others keep their size.
 
         Law: let M be the number of entries along the index. Subtracting the mean is the projection P = I - 11^T/M of
-            rank M - 1, which maps everything that is constant along the index to zero. The square of a Gaussian entry
-            loses its mean and keeps its fluctuation, which has the same size. The square of a sign does not
-            fluctuate, so if factors may stand for signs, only an upper bound on squares is known afterwards.
+        rank M - 1, which maps everything that is constant along the index to zero. The square of a Gaussian entry
+        loses its mean and keeps its fluctuation, which has the same size. The square of a sign does not fluctuate, so
+        if factors may stand for signs, only an upper bound on squares is known afterwards.
 
         Args:
             s: the signal.
@@ -127,7 +127,7 @@ class Algebra(SignalSizes):
         independently of the signal.
 
         Law: all entries along the index have the same distribution, so the root-mean-square over a subset is that
-            over all of them; only later sums run over fewer entries.
+        over all of them; only later sums run over fewer entries.
 
         Args:
             s: the signal.

@@ -148,13 +148,13 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     """Returns an upper bound on rms(product) / (rms(a) rms(b)), as an exponent of n packed into an integer.
 
     Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (product of their dimensions) rms(a) rms(b), for fixed
-        values of the indices that both factors have and the result keeps. All entries along an axis have the same
-        distribution, and moments of polynomials in Gaussians are equivalent (hypercontractivity), so an average over
-        these values changes no power of n. The exception are entries at which several indices of one axis have equal
-        values, such as i = j: they are the fraction 1/M of all entries along M values, and may be larger by M^(1/2).
-        So if both factors have several indices of one axis that the result keeps, the bound is raised by half the
-        dimension for each of them but the first. If a factor is an initial tensor, its operator norm gives another
-        bound. The smallest bound is returned.
+    values of the indices that both factors have and the result keeps. All entries along an axis have the same
+    distribution, and moments of polynomials in Gaussians are equivalent (hypercontractivity), so an average over
+    these values changes no power of n. The exception are entries at which several indices of one axis have equal
+    values, such as i = j: they are the fraction 1/M of all entries along M values, and may be larger by M^(1/2). So
+    if both factors have several indices of one axis that the result keeps, the bound is raised by half the dimension
+    for each of them but the first. If a factor is an initial tensor, its operator norm gives another bound. The
+    smallest bound is returned.
     """
     coherent = bound_sum(algebra, a, b, out)
     costs = [coherent, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
@@ -180,9 +180,9 @@ def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str
     its id) of the signal ``s`` times the signal ``other``. The result is an exponent of n packed into an integer.
 
     Law: consider the tensors on which ``other`` depends as fixed. If the monomial contains a further tensor, its
-        entries at different values of an index of this tensor are uncorrelated (Wick monomials are normal ordered).
-        So a sum over such an index is a sum of uncorrelated terms, whatever ``other`` is, and its bound is smaller by
-        half the dimension. Indices that are always equal count once.
+    entries at different values of an index of this tensor are uncorrelated (Wick monomials are normal ordered). So a
+    sum over such an index is a sum of uncorrelated terms, whatever ``other`` is, and its bound is smaller by half the
+    dimension. Indices that are always equal count once.
     """
     if other.depends_on is None:
         return 0

@@ -39,9 +39,9 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
     numbers, by unknown numbers of the same size.
 
     Law: let c be these numbers, which are polynomials in Gaussians, and Y any signal. Then rms(c Y) <= C rms(c)
-        rms(Y) with a constant C (Cauchy-Schwarz, then hypercontractivity). So unknown numbers of the size of c give
-        an upper bound on c Y. As the monomials of c Y are unknown, c Y may cancel any other term that is not larger
-        (``SignalSizes.is_lower_bound``).
+    rms(Y) with a constant C (Cauchy-Schwarz, then hypercontractivity). So unknown numbers of the size of c give an
+    upper bound on c Y. As the monomials of c Y are unknown, c Y may cancel any other term that is not larger
+    (``SignalSizes.is_lower_bound``).
     """
     plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
     rest = {k: e for k, e in s.terms.items() if k not in plain}
@@ -85,11 +85,11 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
     Example: ``s = h + u`` and ``by = h + v`` with ``h`` leading give ``u - v``.
 
     Law: monomials are linearly independent, and their coefficients are deterministic. So a projection that maps
-        ``by`` to zero has the same value on ``s`` and on the result, and the result is not parallel to ``by``. If a
-        monomial may stand for a nonlinear function of its tensors, the subtraction removes only the linear part, so
-        the monomial is kept as an upper bound. Another monomial whose coefficients in ``s`` and ``by`` have the same
-        ratio is kept as an upper bound as well, since it may be cancelled, too: nothing is left of ``2 (h + u)``
-        after twice ``h + u`` is subtracted.
+    ``by`` to zero has the same value on ``s`` and on the result, and the result is not parallel to ``by``. If a
+    monomial may stand for a nonlinear function of its tensors, the subtraction removes only the linear part, so the
+    monomial is kept as an upper bound. Another monomial whose coefficients in ``s`` and ``by`` have the same ratio is
+    kept as an upper bound as well, since it may be cancelled, too: nothing is left of ``2 (h + u)`` after twice ``h +
+    u`` is subtracted.
     """
     pivot = _find_pivot(algebra, s, by)
     if pivot is None:

@@ -26,9 +26,9 @@ class SignalSizes(KernelStore):
         upper bound is known do not count; None if there are no others and no lower bound.
 
         Law: a monomial with coefficient 1 is the square root of the product of the dimensions of its summed indices,
-            where indices that must be equal count once; each index of the result that must equal another one divides
-            it by the square root of its dimension. Source: the half-weight rule, tested against the Wick sum in
-            tests/engine/test_half_weight.py.
+        where indices that must be equal count once; each index of the result that must equal another one divides it
+        by the square root of its dimension. Source: the half-weight rule, tested against the Wick sum in
+        tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.lower_bound
         for k, e in s.terms.items():

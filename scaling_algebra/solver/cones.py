@@ -42,8 +42,8 @@ def reach(
     Returns None if the formula meets them on no ray. ``convexity.cone_holds`` proves the result, upper bounds included.
 
     Method: start with the cone of all rays, and treat the optimizer as gradient descent (``descent``). While a ray at
-        an edge of the cone violates a demand, intersect the cone with the half-space on which the monomial that is
-        too large there is O(1).
+    an edge of the cone violates a demand, intersect the cone with the half-space on which the monomial that is too
+    large there is O(1).
 
     Args:
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
@@ -88,8 +88,7 @@ def descent(scaling: Scaling) -> Scaling:
     Learning rates are divided by epsilons.
 
     Law: by demand mu-3 epsilon is as large as the gradient. So what the optimizer divides the gradient by has the
-        size of epsilon, and a step has the size of a step of gradient descent with the learning rate divided by
-        epsilon.
+    size of epsilon, and a step has the size of a step of gradient descent with the learning rate divided by epsilon.
     """
     tensors = {
         role: t if t.lr is None or t.eps is None else replace(t, lr=t.lr / t.eps, eps=None)

@@ -105,16 +105,15 @@ def cone_holds(
     """Explains why a formula fails somewhere in the cone spanned by some rays; None if it holds on the whole cone.
 
     Law: all settings are powers of the axes, so their exponents are linear in the rates of the axes. The exponent of
-        every size is then a maximum of linear functions of the rates, provided that learning rate / normaliser (the
-        number by which the optimizer divides the gradient) was linear in all earlier updates. So a size is O(1) on
-        the cone if it is O(1) on the spanning rays. The size equals one of the linear functions on the whole cone if
-        it equals this function on the spanning rays: the function 0 if the size must be Theta(1), and one common
-        function if several sizes must be equal. The normaliser is such a maximum, too. It is linear on the cone if
-        one function gives its value on a ray inside the cone and on the spanning rays. If there is an epsilon, the
-        gradient must not exceed epsilon on the spanning rays, and epsilon must have the size of a monomial of the
-        gradient. An axis that grows inside the cone counts as growing on the spanning rays, too. Demands and
-        gradients are examined up to the last update of the demands, t = 2; the third update uses the gradient at t =
-        2.
+    every size is then a maximum of linear functions of the rates, provided that learning rate / normaliser (the
+    number by which the optimizer divides the gradient) was linear in all earlier updates. So a size is O(1) on the
+    cone if it is O(1) on the spanning rays. The size equals one of the linear functions on the whole cone if it
+    equals this function on the spanning rays: the function 0 if the size must be Theta(1), and one common function if
+    several sizes must be equal. The normaliser is such a maximum, too. It is linear on the cone if one function gives
+    its value on a ray inside the cone and on the spanning rays. If there is an epsilon, the gradient must not exceed
+    epsilon on the spanning rays, and epsilon must have the size of a monomial of the gradient. An axis that grows
+    inside the cone counts as growing on the spanning rays, too. Demands and gradients are examined up to the last
+    update of the demands, t = 2; the third update uses the gradient at t = 2.
 
     Args:
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.

@@ -148,7 +148,7 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
     higher powers of x add nothing larger.
 
     Law: x is O(1) by demand mu-1. If no axis of x grows, x has finitely many entries, and no sum over them averages
-        out. Then a product with x^p is no larger than the same product with x.
+    out. Then a product with x^p is no larger than the same product with x.
     """
     indices = network.signals[s.out] + s.over
     plain = s.stands_for and not s.kind.gaps and 1 in s.kind.powers
@@ -240,7 +240,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
     """Reports a demand that fails since the effect of an update is too small at every step up to the horizon.
 
     Law: the effect of an update dW on an input x is a sum of products dW x. By Cauchy-Schwarz it is at most (number
-        of terms) * (size of dW) * (size of x).
+    of terms) * (size of dW) * (size of x).
 
     Args:
         demand: the demand; any other than one on the effect of an update is ignored.

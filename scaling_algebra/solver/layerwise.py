@@ -37,11 +37,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     exponents of the solution.
 
     Law: let q be the alignment of W_0 dx, and p that of dW x: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p
-        |dW| |x|. These must be Theta(1), and so are x and dx. So the init std is fan_in^-q, and an entry of the
-        update dW is fan_in^-p. An entry of the gradient at a signal is 1 / (number of entries of the signal), since
-        the inner product of this gradient with a Theta(1) change of the signal is Theta(1). Source: MSSP paper, App.
-        I.1.2 (eq. I.3). If several axes grow at the same rate, the exponents on the ray do not show which axis a
-        power belongs to; this law does. The solver uses a power found here only if it equals the solution on the ray.
+    |dW| |x|. These must be Theta(1), and so are x and dx. So the init std is fan_in^-q, and an entry of the update dW
+    is fan_in^-p. An entry of the gradient at a signal is 1 / (number of entries of the signal), since the inner
+    product of this gradient with a Theta(1) change of the signal is Theta(1). Source: MSSP paper, App. I.1.2 (eq.
+    I.3). If several axes grow at the same rate, the exponents on the ray do not show which axis a power belongs to;
+    this law does. The solver uses a power found here only if it equals the solution on the ray.
 
     Args:
         look: the analysis at the exponents of the solution.
@@ -210,10 +210,10 @@ def at_full_alignment(
     layer has a matrix of its own. The solver then changes every unknown until its demand holds.
 
     Law: std = min(1, sqrt(rows / columns)) / sqrt(columns), where the matrix consists of the matrices of all experts,
-        or, if each expert has an input signal of its own, is that of one expert. If the input of the tensor does not
-        change in training, std = 1 / sqrt(columns). If the input consists of softmax weights, std is multiplied by
-        their number. If the size of the signals before a mean over experts is not constrained, std is multiplied by
-        sqrt(experts), so that the mean of independent signals is Theta(1).
+    or, if each expert has an input signal of its own, is that of one expert. If the input of the tensor does not
+    change in training, std = 1 / sqrt(columns). If the input consists of softmax weights, std is multiplied by their
+    number. If the size of the signals before a mean over experts is not constrained, std is multiplied by
+    sqrt(experts), so that the mean of independent signals is Theta(1).
     Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning.
 
     Args:

@@ -176,7 +176,7 @@ def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
     """Tests whether quantities that are exactly zero after ``last`` updates stay zero forever.
 
     Law: a quantity is exactly zero only because some tensors are zero. If the gradients of all zero tensors vanish at
-        one update, these tensors stay zero, and their gradients vanish at every later update, too.
+    one update, these tensors stay zero, and their gradients vanish at every later update, too.
     """
     zero = structure.zero - look.network.frozen
     for t in range(last):
@@ -206,12 +206,12 @@ def _after_descent(
     """Returns a start for rules with an epsilon: the solution of gradient descent.
 
     Law: let c be the exponent of a learning rate, and d that of an epsilon (lr ~ n^-c, epsilon ~ n^-d). If epsilon is
-        as large as the largest gradient (demand mu-3), the optimizer divides every gradient by a number of size n^-d.
-        Training is then gradient descent with the learning-rate exponent c - d in place of c. So if gradient descent
-        has no solution, neither has this optimizer. If the demands are undecided for gradient descent, this optimizer
-        may still have a solution, since its steps are bounded. If the user fixes c, c - d depends on d, and gradient
-        descent is solved again until d no longer changes. If the user fixes d, mu-3 need not hold, and the result is
-        only a start.
+    as large as the largest gradient (demand mu-3), the optimizer divides every gradient by a number of size n^-d.
+    Training is then gradient descent with the learning-rate exponent c - d in place of c. So if gradient descent has
+    no solution, neither has this optimizer. If the demands are undecided for gradient descent, this optimizer may
+    still have a solution, since its steps are bounded. If the user fixes c, c - d depends on d, and gradient descent
+    is solved again until d no longer changes. If the user fixes d, mu-3 need not hold, and the result is only a
+    start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]

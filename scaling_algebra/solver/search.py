@@ -284,8 +284,8 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
     follow from the shapes of tensors; structures in which a demand is known to fail are omitted.
 
     Law: if epsilon is as large as the largest gradient, training with such a rule is gradient descent with the
-        learning rate divided by epsilon. So both have the same structures. The steps of rules that normalise are
-        bounded, so upper bounds decide more of their sizes.
+    learning rate divided by epsilon. So both have the same structures. The steps of rules that normalise are bounded,
+    so upper bounds decide more of their sizes.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:

@@ -16,8 +16,8 @@ class Structures:
     Larger ones are yielded only if smaller ones are rejected (``reject``).
 
     Law: if a demand on one sum over experts fails, only an intervention at this sum can help. Demands are examined in
-        the order of the equations, those on signals before those on gradients. So when a demand on a sum fails, the
-        demands on the inputs of this sum are met.
+    the order of the equations, those on signals before those on gradients. So when a demand on a sum fails, the
+    demands on the inputs of this sum are met.
 
     Args:
         network: the network.

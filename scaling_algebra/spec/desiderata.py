@@ -126,11 +126,11 @@ def last_step(network: Network, structure: Structure) -> int:
     """Returns the number of updates T after which every demand must hold.
 
     Law: T = ``HORIZON``, plus one if the readout starts at zero and the number of layers grows, plus one for each
-        other tensor that starts at zero on the path of a gradient. The first update of a zero readout is computed
-        from the sum of all layers' outputs, of which one layer contributes the share 1/L. So what a router learns
-        from its own layer becomes the largest part of its update only after the tensors of the layers have changed.
-        If a gradient must pass another zero tensor (such as B of LoRA), the tensors behind this one do not train
-        until it has changed, and its first gradient may be smaller than later ones.
+    other tensor that starts at zero on the path of a gradient. The first update of a zero readout is computed from
+    the sum of all layers' outputs, of which one layer contributes the share 1/L. So what a router learns from its own
+    layer becomes the largest part of its update only after the tensors of the layers have changed. If a gradient must
+    pass another zero tensor (such as B of LoRA), the tensors behind this one do not train until it has changed, and
+    its first gradient may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -328,10 +328,10 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Returns the demands of MSSP: those of muP, and further ones for every sum over experts.
 
     Forward: each piece of the sum, in which one tensor or signal changes (``ExpertSum.pieces``), is Theta(1).
-        Backward: the gradients at the inputs of the experts, at the inputs of their tensors and at the gates are
-        split into parts (``Adjoint.parts``), and all parts of a gradient have the same size. Pathways: the gradient
-        that comes through the experts and the one that comes through the router contribute equally large terms to the
-        propagating update of the router.
+    Backward: the gradients at the inputs of the experts, at the inputs of their tensors and at the gates are split
+    into parts (``Adjoint.parts``), and all parts of a gradient have the same size. Pathways: the gradient that comes
+    through the experts and the one that comes through the router contribute equally large terms to the propagating
+    update of the router.
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     demands = _forward_demands(network, structure)

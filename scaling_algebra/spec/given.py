@@ -124,7 +124,7 @@ class Given:
         this init std.
 
         Law: muP allows a readout to start at zero as well as with its maximal init std, and so with any init std in
-            between, because the first update makes the readout as large as the maximal one.
+        between, because the first update makes the readout as large as the maximal one.
         """
         inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
         return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]

@@ -144,8 +144,8 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
     """Returns the indices along which the mean of the gradient at a gate is no larger than its fluctuation.
 
     Law: if a norm is applied to x = sum_i gate_i h_i, the gradient at x is orthogonal to x, so sum_i gate_i
-        df/dgate_i = 0. If the mean of gate_i over i is not zero, df/dgate_i can then not be a number that is the same
-        for all i plus something smaller.
+    df/dgate_i = 0. If the mean of gate_i over i is not zero, df/dgate_i can then not be a number that is the same for
+    all i plus something smaller.
 
     Args:
         network: the network.
