@@ -1,7 +1,8 @@
 """Finds the cone of rays on which one formula meets every demand: by cutting planes, proved by convexity.
 
-At a scaling that is linear in the rates every size is a maximum of linear functions of the rates. So the rays on which
-nothing exceeds O(1) form a cone, and it suffices to check the rays that span it.
+All settings are powers of the axes, so the exponent of every size is a maximum of linear functions of the rates of
+the axes. So the rays on which nothing exceeds O(1) form a convex cone, and it suffices to check the rays that span
+it.
 Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``search.py`` (a formula on one ray).
 """
 

@@ -327,7 +327,7 @@ def violation(
 ) -> Failure | None:
     """Explains why a demand fails or is undecided; None if it holds.
 
-    A certain divergence is reported before anything undecided.
+    A quantity that is known to exceed O(1) is reported before any that is undecided.
 
     Args:
         demand: the demand.

@@ -86,10 +86,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers, such that the products that contain them change by Theta(1).
+    """Computes 1 / (multiplier) of each multiplier as a power of the axes, such that the product that contains it
+    changes by Theta(1).
 
-    For a sum over experts, only what updates of its tensors contribute must be Theta(1); for any other product of one
-    signal, the whole change.
+    Two kinds of products are examined: sums over experts, of which only the change that updates of its tensors
+    contribute must be Theta(1), and products of one signal without a tensor, of which the whole change must be.
 
     Args:
         look: the analysis, which gives the sizes.

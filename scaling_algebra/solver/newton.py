@@ -96,7 +96,7 @@ def iterate_newton(
     Args:
         at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
         held: unknowns that keep their values.
         suspected: demands that are likely to fail; they are examined first, at the solution of gradient descent.
@@ -120,7 +120,7 @@ def newton(
     Args:
         at: provides analyses at the points that are visited.
         demands: the demands; those that fix an unknown give the equations.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
         held: unknowns that keep their values.
         shown: prefer monomials that an upper bound proves to be the largest to those that are the largest known ones.

@@ -59,8 +59,9 @@ def add_level(about: str, level: Level | None) -> str:
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """Returns the blocks that say what is not certified, printed below the numbers: the tensors, then the first
-    reasons."""
+    """Returns the blocks that say what is not certified; they are printed below the numbers. They name the tensors or
+    signals concerned, then the first reasons.
+    """
     if level is None or not level.lines:
         return []
     about = [level.concerned] if level.concerned else []
@@ -129,7 +130,9 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
 
 
 def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Piece | None], str] = plain) -> list[str]:
-    """Returns the settings of a tensor that differ between two parameterizations, such as ``init std 0``, ``tied``."""
+    """Returns those settings of a tensor in the parameterization ``other`` that differ from those in ``first``, such
+    as ``init std 0`` or ``tied``. ``show`` formats a value.
+    """
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
     return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
@@ -215,7 +218,9 @@ def _notes(d: Derivation) -> list[Piece]:
 
 
 def _ties(ds: Sequence[Derivation]) -> list[str]:
-    """Returns a warning if experts are selected by a router that starts at zero."""
+    """Returns a warning if experts are selected by a router that starts at zero, since all its scores are then equal
+    at first; otherwise an empty list.
+    """
     zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
     selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
     return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []

@@ -47,7 +47,7 @@ class Solution:
 
     Attributes:
         scaling: powers of the axes.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         fixed_by: the condition that fixes each unknown that is not given; empty for powers that follow from the
             shapes of tensors (the layer-wise law, ``layerwise.py``).
         rejected: structures tried before, each with the demand it failed.

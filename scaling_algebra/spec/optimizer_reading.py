@@ -170,7 +170,9 @@ def require_single(given: OptimizerInput, what: str) -> Optimizer:
 
 
 def hidden_matrices(network: Network) -> tuple[str, ...]:
-    """Lists the roles of matrices in hidden layers and experts: rows and columns may grow, and it is no router."""
+    """Lists the roles of the matrices of hidden layers and experts: tensors whose rows and columns may both grow,
+    routers excepted.
+    """
     routers = {role for e in experts(network) for role in e.routers}
     return tuple(
         role
@@ -181,7 +183,8 @@ def hidden_matrices(network: Network) -> tuple[str, ...]:
 
 
 def parse_optimizers(given: str | Mapping[str, str]) -> tuple[Optimizer, Optimizer | None, list[tuple[str, Optimizer]]]:
-    """Parses optimizers without a network.
+    """Parses the optimizers of a model, such as ``muon+adamw`` or ``adamw,hidden=muon``, without checking whether the
+    tensors exist.
 
     Returns:
         The rule of the remaining tensors, the rule of hidden matrices (``A`` of ``A+B``, or None), and pairs (name,

@@ -140,12 +140,14 @@ class _Rules:
 class Optimizer(_Rules):
     """The rule by which one step turns the gradient of a tensor into its update.
 
-    Law: update = lr * gradient / normaliser, times the size of the tensor for a relative rule. The normaliser is the
-    size of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A
-    rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u|
-    |v|), and the linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the
-    direction is that of the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the
-    accumulated update contains already, so momentum changes no exponent.
+    Law: update = lr * gradient / normaliser, times the size of the tensor if the rule is ``relative``. The normaliser
+    is the size of an entry of the gradient (if the rule divides by a running mean of squares, or takes signs), or the
+    norm of the matrix of one expert (if the rule orthogonalises it). Sizes are counted as if the update had the
+    direction of the gradient, for these reasons. From a gradient u v^T of rank one, signs make sign(u) sign(v)^T, and
+    orthogonalising makes u v^T / (|u| |v|); both have rank one as well. The sign, or another odd function, of
+    Gaussian entries is a multiple of these entries (the first Hermite term) plus a part that is uncorrelated with
+    them. Momentum adds Theta(1) multiples of past gradients, which the sum of all updates contains already, so it
+    changes no exponent.
 
     Attributes:
         name: its name on the command line and in reports.

@@ -44,7 +44,7 @@ def find_default_gauges(network: Network) -> tuple[str, ...]:
 
 
 def is_always_unknown(network: Network, multiplier: str) -> bool:
-    """Tests whether a multiplier is an unknown whatever the user fixes."""
+    """Tests whether a multiplier is an unknown whatever the user fixes, since no tensor can replace it."""
     return multiplier not in find_default_gauges(network) and multiplier != SHARE
 
 

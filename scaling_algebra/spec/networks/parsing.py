@@ -100,7 +100,7 @@ def parse_equation(number: int, text: str) -> Equation:
 
 
 class _Unreadable(Exception):
-    """The text does not fit the grammar at the reader's position."""
+    """Raised if the text does not fit the grammar at the position that the reader has reached."""
 
 
 class _TokenReader:
