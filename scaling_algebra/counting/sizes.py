@@ -106,7 +106,8 @@ class SignalSizes(KernelStore):
         )
 
     def list_exponents(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the exponents of n of a signal's monomials and of the bounds on the rest, each once, largest first.
+        """Returns the exponents of n of a signal's monomials and of the bounds ``tail_bound`` and ``lower_bound``,
+        each once, largest first.
 
         Returns:
             Pairs (exponent, exact). ``exact`` is False for monomials of which only an upper bound is known, for

@@ -174,8 +174,9 @@ class Fixing:
 
 
 def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
-    """Tests whether a demand applies to an optimizer: one on an epsilon applies only if the tensor's rule has an
-    epsilon."""
+    """Tests whether a demand applies to an optimizer. A demand on the epsilon of a tensor applies only if the update
+    rule of this tensor has an epsilon; every other demand applies.
+    """
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 

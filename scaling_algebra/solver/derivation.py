@@ -325,8 +325,9 @@ def derive(
 
     Raises:
         UsageError: a name is unknown, a ray is invalid, or not exactly one of regime and ray is given.
-        NotFound: an Infeasible; the search found no parameterization for which no desideratum is seen to fail on this
-            ray. The message names the first demand that fails without any intervention.
+        NotFound: the search found no parameterization that meets the demands on this ray, not even up to undecided
+            demands. The message names the first demand that fails without any intervention. It is a subclass of
+            ``Infeasible``.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:

@@ -48,7 +48,8 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         structure: which tensors start at zero or alike, and which signals are free.
 
     Returns:
-        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
+        By unknown, the inverse of each setting as a power of the axes: 1/init std for ``b.ROLE``, 1/learning rate for
+        ``c.ROLE``, 1/epsilon for ``d.ROLE``, and 1/multiplier for a multiplier.
     """
     network, t = look.network, last_step(look.network, structure)
     counts = terms_behind(network, look.ray)
@@ -224,7 +225,8 @@ def at_full_alignment(
         structure: says which signals before a mean over experts are not constrained.
 
     Returns:
-        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
+        By unknown, the inverse of each setting as a power of the axes: 1/init std for ``b.ROLE``, 1/learning rate for
+        ``c.ROLE``, 1/epsilon for ``d.ROLE``, and 1/multiplier for a multiplier.
     """
     powers: dict[str, Power] = {}
     half = Fraction(1, 2)

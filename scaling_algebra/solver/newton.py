@@ -275,7 +275,8 @@ def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str,
 
     Args:
         forms: the condition that determines each unknown.
-        held: powers of the unknowns that the user fixed, inverted as in ``Given.held``.
+        held: settings that the user fixed, by unknown, each inverted (1/init std, 1/learning rate, ...), as in
+            ``Given.held``.
     """
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]

@@ -298,7 +298,9 @@ def _list_axes(axes: Sequence[str]) -> str:
 
 
 def _structure(d: Derivation) -> Iterator[Piece]:
-    """Yields the interventions of a parameterization, and one line that counts the structures that were rejected."""
+    """Yields the interventions of a parameterization (tensors that start at zero or alike, signals that are not
+    constrained), and one line that counts the structures that were rejected.
+    """
     if d.chosen is None:
         return
     title = d.configuration.parameterization.title

@@ -383,7 +383,8 @@ class Intervention:
     Attributes:
         field: the field of ``Structure`` that changes.
         names: roles of tensors, or for ``exempt`` names of signals, that are added to this field.
-        sum: the output of the sum over experts whose tensors or signals these are; "" if they belong to none.
+        sum: the signal computed by the sum over experts that these tensors or signals belong to; "" if they belong to
+            none.
     """
 
     field: Literal["zero", "exempt", "tied"]

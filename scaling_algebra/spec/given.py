@@ -91,7 +91,7 @@ class Given:
         return frozenset(n.removesuffix(".lr") for n, power in self.items if power is None and n.endswith(".lr"))
 
     def within(self, network: Network) -> Network:
-        """Returns the network as it is derived with the fixed values.
+        """Returns the network with the changes that the fixed values imply.
 
         Tensors with a fixed learning rate of zero become frozen. If a multiplier and the scale of a tensor are
         redundant (either could absorb the other), the one that the user fixes keeps its value and the other one

@@ -118,7 +118,8 @@ class Adjoint:
     Attributes:
         name: its name in reports, such as ``g3i`` for the gradient at ``h3i``.
         signal: the signal.
-        via: the signal through whose statement the gradient flows; empty for the sum over all paths.
+        via: if not empty, only the part of the gradient is meant that comes through the equation of this signal;
+            empty for the whole gradient.
         parts: the parts into which it splits: for each suffix of the name, whether a tensor enters the part with its
             initial value (``init``) or its change (``update``): ``{"init-update": {"expert_out": "init", ...}}``.
     """
