@@ -238,7 +238,7 @@ class Derivation(Rendered):
 
 @dataclass(frozen=True, repr=False)
 class Signals(Rendered):
-    """Certified exponents of named quantities at t = 0, 1, ..., steps.
+    """Exponents of n of named quantities after t = 0, 1, ..., ``steps`` updates, each certified or undecided.
 
     Attributes:
         derivation: the parameterization.
@@ -376,7 +376,8 @@ def signals(
 def _derive_from_demands(asked: Configuration) -> Derivation:
     """Derives a parameterization from its desiderata.
 
-    A readout init other than the definition's replaces the init of the readouts only.
+    If ``asked`` has another readout init (maximal or zero) than the parameterization's definition, only the init stds
+    of the readouts are changed; all other powers are those of the definition.
     """
     rule = asked.parameterization
     if asked.network.unread:

@@ -94,7 +94,7 @@ def iterate_newton(
     solution.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
@@ -118,7 +118,7 @@ def newton(
     Returns the analysis at the solution, and for each unknown the condition that determines it.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         demands: the demands; those that fix an unknown give the equations.
         structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
@@ -208,10 +208,10 @@ def _after_descent(
     Law: let c be the exponent of a learning rate, and d that of an epsilon (lr ~ n^-c, epsilon ~ n^-d). If epsilon is
     as large as the largest gradient (demand mu-3), the optimizer divides every gradient by a number of size n^-d.
     Training is then gradient descent with the learning-rate exponent c - d in place of c. So if gradient descent has
-    no solution, neither has this optimizer. If the demands are undecided for gradient descent, this optimizer may
-    still have a solution, since its steps are bounded. If the user fixes c, c - d depends on d, and gradient descent
-    is solved again until d no longer changes. If the user fixes d, mu-3 need not hold, and the result is only a
-    start.
+    no solution, neither has this optimizer. If the demands are undecided for gradient descent, they may be decided
+    for this optimizer, since its steps need not have the heavy tails (rare, very large entries) of gradient descent.
+    If the user fixes c, c - d depends on d, and gradient descent is solved again until d no longer changes. If the
+    user fixes d, mu-3 need not hold, and the result is only a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]

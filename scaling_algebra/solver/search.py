@@ -157,7 +157,7 @@ def _search_by_newton(
     after the other, until a solution is found.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         rule: the parameterization.
         base: the structure before any intervention.
         given: given exponents.
@@ -244,7 +244,8 @@ def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> 
 def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
     """Returns the powers that follow from the shapes of tensors, under stricter conditions than ``propose_law``.
 
-    All sizes must have an upper bound, and no part of a sum over experts that one tensor contributes may be undecided.
+    All sizes must have an upper bound, and in every sum over experts the part that one tensor contributes must be
+    decided.
 
     Raises:
         Infeasible: a demand or one of these conditions fails.

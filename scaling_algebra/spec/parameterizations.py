@@ -1,7 +1,7 @@
 """Registry of the parameterizations: derived from desiderata, or defined by a publication.
 
 To add one, add a table to ``parameterizations.toml``. Read next: ``desiderata.py`` (the demands),
-``scaling_algebra/solver/derivation.py`` (makes a scaling of an entry).
+``scaling_algebra/solver/derivation.py`` (derives or defines the settings of all tensors from an entry).
 """
 
 from __future__ import annotations
