@@ -9,7 +9,9 @@ import warnings
 
 
 def run() -> None:
-    """Runs the command line, in a child process if it calls foreign code (on Linux)."""
+    """Runs the command line. On Linux it runs in a child process if the arguments name code of the user
+    (``supervision.py``).
+    """
     try:
         import signal
 

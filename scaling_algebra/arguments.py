@@ -1,7 +1,7 @@
 """Parses ``NAME=VALUE`` arguments, and checks arguments of public functions against their annotations.
 
-A wrong argument thus gives one ``UsageError`` that names it, whatever the function does with it later. An inexact
-number where an exact one is required remains a TypeError of the function.
+So an argument of a wrong type raises a ``UsageError`` that names it, before the function uses it. The exception is a
+float where an exact number is required, for which the function itself raises a TypeError.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _resolve_hints(function: Any, name: str) -> Mapping[str, Any]:
-    """Resolves the annotation of one argument.
+    """Evaluates the annotation of one argument of a function, which may be a text in the source.
 
     Returns:
         ``{name: annotation}``. For keyword arguments described by a TypedDict, the annotation of each of its keys.

@@ -178,7 +178,9 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
 
 
 def _report_fault(error: Exception) -> int:
-    """Reports a fault of this program in one line, with a traceback if SCALECALC_DEBUG is 1."""
+    """Reports an unexpected exception, a fault of this program, in one line, with a traceback if SCALECALC_DEBUG is
+    1. Returns the exit code.
+    """
     if os.environ.get("SCALECALC_DEBUG") == "1":
         _say_quietly(lambda: traceback.print_exception(error), 70)
     return _fail(f"internal error (please report): {describe_error(error)}", 70)
@@ -198,7 +200,9 @@ def _say_quietly(say: Callable[[], Any], code: int) -> int:
 
 
 def _discard_output(code: int) -> int:
-    """Redirects output whose reader has gone, so that the final flush succeeds, and returns the exit code."""
+    """Redirects standard output and error to the null device after the reader of a pipe has closed it, so that the
+    final flush does not fail. Returns the exit code ``code``.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

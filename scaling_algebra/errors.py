@@ -22,7 +22,9 @@ NEARBY, NAMED = 400, 6
 
 
 class UsageError(ValueError):
-    """Raised on wrong input. The command line prints the message, shortened, as one line and exits with ``code``."""
+    """Raised on wrong input. The command line prints the message, shortened, as one line and exits with the attribute
+    ``code``, by default 2.
+    """
 
     code = 2
 
@@ -70,8 +72,8 @@ def quote_value(value: object) -> str:
 def forbid_exit() -> Iterator[None]:
     """Makes ``os._exit`` raise SystemExit in foreign code.
 
-    Otherwise foreign code that calls it would end this program as if it had succeeded. Child processes can still end
-    themselves.
+    Otherwise foreign code (of the user or a library) that calls ``os._exit(0)`` would end this program as if it had
+    succeeded. Child processes that the foreign code starts can still end themselves.
     """
     process = os.getpid()
 
@@ -145,7 +147,7 @@ def missing_package_error(what: str, module: str, extra: str) -> UsageError:
     Args:
         what: the command or function that needs it.
         module: the name of the package.
-        extra: the optional dependencies of scalecalc that contain it.
+        extra: the name of the group of optional dependencies that contains the package, as in ``scalecalc[EXTRA]``.
     """
     how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
@@ -157,7 +159,7 @@ def unknown_name_error(kind: str, name: str | Sequence[str], choices: Iterable[s
     Example: ``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``.
 
     Args:
-        kind: what the names are names of.
+        kind: what the names are names of, such as ``optimizer``.
         name: one unknown name or several.
         choices: the known names.
     """
@@ -178,14 +180,14 @@ def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> No
     """Checks that names are among the choices.
 
     Raises:
-        UsageError: some are not; the message names them.
+        UsageError: some of the names are not among the choices; the message quotes them.
     """
     if wrong := [name for name in dict.fromkeys(names) if name not in choices]:
         raise unknown_name_error(kind, wrong, choices)
 
 
 def find_entry(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
-    """Looks up the entry of a registry by its name, ignoring case.
+    """Returns the entry of a registry (a mapping from names to entries) that has this name, in upper or lower case.
 
     Raises:
         UsageError: there is no entry of this name.

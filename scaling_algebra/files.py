@@ -166,7 +166,7 @@ def check_writable(path: Path, instead: str = "choose another file") -> None:
 
     Args:
         path: the file; it need not exist.
-        instead: what to do otherwise; the end of the message.
+        instead: what to do if it cannot be written; the end of the message.
 
     Raises:
         UsageError: it cannot be written.
@@ -195,10 +195,10 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
 
 
 def check_place(folder: Path, instead: str = "choose another folder") -> None:
-    """Checks that a folder can be created, or written into if it exists, without leaving anything behind.
+    """Checks that a folder can be created, or written into if it exists. The check leaves no folder or file behind.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the folder cannot be created, or not be written into.
     """
     with _report_in_one_line(f"write into {folder}", instead):
         check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
@@ -208,7 +208,7 @@ def check_folder(folder: Path) -> None:
     """Checks that files can be written into an existing folder.
 
     Raises:
-        OSError: they cannot.
+        OSError: no file can be written there.
     """
     part = _name_temporary(folder)
     part.touch(exist_ok=False)
@@ -240,13 +240,15 @@ def lock(folder: Path, instead: str) -> Iterator[None]:
 
 
 def _name_temporary(folder: Path) -> Path:
-    """Returns a new temporary name in a folder."""
+    """Returns a name for a temporary file in a folder, which no existing file has."""
     return folder / f".scalecalc-{uuid.uuid4().hex}.part"
 
 
 @contextmanager
 def _report_in_one_line(what: str, instead: str) -> Iterator[None]:
-    """Turns an OSError or ValueError into ``cannot WHAT: CAUSE; INSTEAD``."""
+    """Turns an OSError or ValueError that is raised inside the context into a UsageError with the message ``cannot
+    WHAT: CAUSE; INSTEAD``.
+    """
     try:
         yield
     except UsageError:

@@ -112,7 +112,7 @@ def check_range(label: str, value: int, least: int, most: int) -> int:
     """Checks that a value is an integer from ``least`` to ``most`` and returns it.
 
     Raises:
-        UsageError: it is not; the message begins with ``label``.
+        UsageError: the value is no integer in this range; the message begins with ``label``.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"{label} is {quote_value(value)}; give an integer")

@@ -1,7 +1,8 @@
 """A pytest plugin with the fixture ``coordinate_check``.
 
-A check that does not agree fails the test; its report is in the test's output. The rest of this package is imported
-only when a check runs. Read next: ``verify/apply/checking.py`` (requirements on a model).
+The fixture trains a model at several sizes. If the measured exponents do not agree with the derived ones, the test
+fails, and the report is in its output. The rest of this package is imported only when a check runs. Read next:
+``verify/apply/checking.py`` (requirements on a model).
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def find_foreign_code(arguments: Sequence[str]) -> str:
-    """Returns the argument that names code of the user, or an empty string.
+    """Returns the command-line argument that names code of the user, or an empty string if there is none.
 
-    This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a TOML file, which may
-    name a class of its own. A false alarm for another argument with a colon costs only a fork.
+    Such an argument is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a TOML
+    file, which may name a class of the user. Another argument that looks alike may be returned, too; then the command
+    runs in a child process needlessly.
     """
     steps = next(iter(arguments), "") == "verify"
     return next((x for x in arguments if ":" in x or (steps and x.endswith(".toml"))), "")
@@ -70,9 +71,10 @@ def supervise(what: str, run: Callable[[], object]) -> int:
 
 
 def _report(run: Callable[[], object], writing: int) -> None:
-    """Runs a function in the child process, writes its exit code to the pipe ``writing``, and ends the process.
+    """Runs a function in the child process, writes the exit code with which it ends to the pipe ``writing``, and ends
+    the process.
 
-    Output that foreign code prints after that is discarded.
+    Output that code of the user prints after the function has ended is discarded.
     """
     code = 70
     try:

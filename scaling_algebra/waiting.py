@@ -25,8 +25,8 @@ _COLLECTING, _THRESHOLDS = threading.Lock(), list[tuple[int, int, int]]()
 
 @contextmanager
 def collect_rarely() -> Iterator[None]:
-    """Makes garbage collections rare inside a context, by the thresholds ``GARBAGE``. The previous thresholds are
-    restored when the last thread leaves.
+    """Makes Python's garbage collections rare inside a context, by the thresholds ``GARBAGE``. The previous
+    thresholds are restored when no thread is inside such a context any more.
     """
     with _COLLECTING:
         _THRESHOLDS.append(_THRESHOLDS[0] if _THRESHOLDS else gc.get_threshold())
@@ -83,7 +83,7 @@ def describe_work_inside(text: str) -> Iterator[None]:
 def end_now(number: int, frame: Any) -> None:
     """Ends the program at once, as a signal handler.
 
-    It is installed before a command works and after it, when there is nothing to clean up.
+    The handler is installed before a command starts to work and after it has ended, when there is nothing to clean up.
     """
     os.write(2, b"scalecalc: interrupted\n")
     os._exit(130)
@@ -93,7 +93,7 @@ def find_stop_handlers() -> dict[Any, Any]:
     """Returns the signals that stop a program with their handlers, except those that are ignored or handled by other
     code.
 
-    Empty outside the main thread, where Python cannot set handlers.
+    The result is empty outside the main thread, where Python cannot set handlers.
     """
     names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler, end_now)
@@ -105,7 +105,8 @@ def find_stop_handlers() -> dict[Any, Any]:
 def interruptible() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP, which batch systems send before a kill, act as Ctrl-C, once.
 
-    The KeyboardInterrupt has the description of the work, because ``current_work`` is reset as soon as loops are left.
+    The KeyboardInterrupt that is raised contains the description of the current work, since ``current_work`` no
+    longer returns it when the exception is handled.
     """
     usual = find_stop_handlers()
 

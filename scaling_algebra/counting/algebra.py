@@ -16,11 +16,12 @@ from .sizes import SignalSizes
 
 
 class Algebra(SignalSizes):
-    """Creates, adds and multiplies signals (random tensors, as sums of monomials in Gaussian tensors) on one ray. The
-    arguments of its constructor are those of ``KernelStore``."""
+    """Creates, adds and multiplies signals on one ray. A signal is a random tensor, written as a sum of products of
+    initial Gaussian tensors (monomials). The arguments of the constructor are those of ``KernelStore``.
+    """
 
     def tensor(self, name: str, indices: str, exponent: int, along: str | None = None) -> Signal:
-        """Creates the signal of an initial Gaussian tensor.
+        """Creates a signal that is a single initial Gaussian tensor.
 
         Args:
             name: name of the tensor.
@@ -84,11 +85,12 @@ class Algebra(SignalSizes):
     def subtract_mean(self, s: Signal, index: str, ignoring: str = "") -> Signal:
         """Subtracts the mean over an index: ``s[a, i] - mean_i s[a, i]``.
 
-        Monomials that are constant along the index vanish, all others keep their size.
+        Monomials (products of Gaussian tensors) that are constant along the index vanish, all others keep their size.
 
-        Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. A square loses its mean and keeps its fluctuation. The square of a sign has no fluctuation, so if factors may
-        be signs, only an upper bound is kept on squares.
+        Law: let M be the number of entries along the index. Subtracting the mean is the projection P = I - 11^T/M of
+        rank M - 1, which maps everything that is constant along the index to zero. The square of a Gaussian entry
+        loses its mean and keeps its fluctuation, which has the same size. The square of a sign does not fluctuate, so
+        if factors may stand for signs, only an upper bound on squares is known afterwards.
 
         Args:
             s: the signal.
@@ -124,7 +126,8 @@ class Algebra(SignalSizes):
         """Returns a signal at a subset of its entries along an index, such as K of M experts. The subset must be chosen
         independently of the signal.
 
-        Law: the root-mean-square over exchangeable entries does not change; only later sums run over fewer entries.
+        Law: all entries along the index have the same distribution, so the root-mean-square over a subset is that
+        over all of them; only later sums run over fewer entries.
 
         Args:
             s: the signal.
@@ -193,8 +196,9 @@ class Algebra(SignalSizes):
         return self.prune(self.inherit_attributes(whole))
 
     def keep_largest(self, s: Signal, count: int) -> Signal:
-        """Keeps the ``count`` largest monomials of a signal. The others are dropped, and their size is added to
-        ``tail_bound``."""
+        """Returns a signal with only the ``count`` largest monomials. The others are dropped, and ``tail_bound``, the
+        upper bound on what was dropped, is raised to their size.
+        """
         kept, rest = self.rank_kernels(s)[:count], self.rank_kernels(s)[count:]
         if not rest:
             return s
@@ -204,8 +208,9 @@ class Algebra(SignalSizes):
         return s.replace(terms=terms, tail_bound=tail_bound, doubt_bound=larger_size(s.doubt_bound, doubt))
 
     def forget_centred(self, s: Signal) -> Signal:
-        """Returns a signal without the information about which of its terms sum to zero over an index
-        (``Signal.without_centred``). Its size stays the same."""
+        """Returns the same signal without the information which of its terms sum to zero over an index
+        (``Signal.without_centred``). Its size stays the same.
+        """
         return s.replace(without_centred={}) if s.without_centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
@@ -213,10 +218,10 @@ class Algebra(SignalSizes):
 
         Example: ``contract(W, x, "a")`` of ``W[a,b]`` and ``x[b]`` is the matrix product.
 
-        Each monomial of ``a`` is multiplied by each of ``b``, the pair with the largest possible product first. Pairs
-        whose product is smaller than the largest term by ``Budget.gap`` are not multiplied; only their size is bounded
-        (``bound_product``). If this takes too much work, all pairs that cannot exceed the largest term are only
-        bounded.
+        Each monomial of ``a`` is multiplied by each of ``b``, the pair with the largest possible product first. If
+        the product of a pair is smaller than the largest term by at least ``Budget.gap``, it is not computed; only an
+        upper bound on its size is kept (``bound_product``). If all this takes too much work, the same is done for
+        every pair whose product cannot exceed the largest term.
 
         Args:
             a: the left factor.
@@ -282,9 +287,9 @@ class Algebra(SignalSizes):
         """Multiplies any number of signals. Indices of the same name are identified, and indices not in ``out`` are
         summed.
 
-        Factors are multiplied in pairs: constants first, then initial tensors with what they act on, since there the
-        operator norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no
-        other factor has it.
+        Factors are multiplied in pairs: first constants, then an initial tensor and a signal that it acts on, since
+        the operator norm of the tensor gives a good bound on dropped terms, then the pair whose product has the
+        fewest entries. An index is summed as soon as no other factor has it.
 
         Raises:
             ValueError: there are no signals, or ``out`` has an index that none of them has.
@@ -326,12 +331,13 @@ def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
 
 
 def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-    """Returns a sort key for a pair of factors in a product of several. The pair with the smallest key is multiplied
-    first.
+    """Returns a sort key for a pair of factors in a product of several signals. The pair with the smallest key is
+    multiplied first.
 
     Returns:
-        A rank, 0 to 5 (the comment in the code explains them), and the exponent of the number of entries in the
-            product.
+        A rank from 0 to 5 (0: two constants; 1: one constant; 2: an initial tensor and what it acts on; 3: factors
+        with a common index; 4: two initial tensors; 5: others), and the exponent of n of the number of entries that
+        the product has.
     """
     a, b = (pool[k] for k in pair)
     shared, kept = set(a.indices) & set(b.indices), _remaining_indices(pool, *pair, out)
@@ -348,17 +354,18 @@ def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], 
 
 
 def _has_square(kernel: Kernel, at: int) -> bool:
-    """Tests whether a monomial contains the same factor twice, with the open index at position ``at``: ``W[a,b]
-    W[a,b]``."""
+    """Tests whether a monomial contains a square, such as ``W[a,b] W[a,b]``, whose factors have the open index (index
+    of the result) at position ``at``.
+    """
     leaves = kernel.leaves_along(at)
     return len(set(leaves)) < len(leaves)
 
 
 def _varies_along(kernel: Kernel, at: int, ignoring: str) -> bool:
-    """Tests whether the value of a monomial depends on its open index at position ``at``.
+    """Tests whether the value of a monomial depends on its open index (index of the result) at position ``at``.
 
-    It does if some factor has this index, factors with the name ``ignoring`` excepted, or if the index is part of a
-    Kronecker delta.
+    It does if a factor with another name than ``ignoring`` has this index, or if the index is part of a Kronecker
+    delta.
     """
     c = kernel.open_classes[at]
     return kernel.open_classes.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

@@ -16,8 +16,8 @@ PRODUCT_WORK = 16
 
 
 def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
-    """Multiplies two signals, monomial by monomial, the largest products first. Of small products only the size is
-    bounded; ``Algebra.contract`` describes how.
+    """Multiplies two signals, monomial by monomial, the largest products first. Small products are not computed; only
+    an upper bound on their size is kept. ``Algebra.contract`` describes the method.
 
     Args:
         algebra: the algebra.
@@ -29,7 +29,7 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
             integer) are only bounded. If negative, all products that cannot exceed the largest term are only bounded.
 
     Returns:
-        The product, without the monomials that exceed the budget.
+        The product, without the monomials that the budget does not allow to keep (``SignalSizes.prune``).
 
     Raises:
         Exhausted: the product exceeds the budget.
@@ -99,7 +99,8 @@ def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: 
 
 
 def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
-    """Finds out where a monomial of a product comes from: one monomial of each factor, in whose product it occurs.
+    """Finds one monomial of each of two factors such that a given monomial of their product comes from the product of
+    these two.
 
     Args:
         algebra: the algebra.
@@ -146,12 +147,14 @@ def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Call
 def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     """Returns an upper bound on rms(product) / (rms(a) rms(b)), as an exponent of n packed into an integer.
 
-    Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), for each entry of the
-    indices that both factors have and the result keeps. A signal is exchangeable along every axis, and moments of
-    polynomials in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n.
-    The exception are entries with equal indices: they are rare, and may be larger by the square root of how rare they
-    are. So if the factors share and keep several indices of one axis, each but the first costs half its dimension. If a
-    factor is an initial tensor, its operator norm gives another bound. The smallest bound is returned.
+    Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (product of their dimensions) rms(a) rms(b), for fixed
+    values of the indices that both factors have and the result keeps. All entries along an axis have the same
+    distribution, and moments of polynomials in Gaussians are equivalent (hypercontractivity), so an average over
+    these values changes no power of n. The exception are entries at which several indices of one axis have equal
+    values, such as i = j: they are the fraction 1/M of all entries along M values, and may be larger by M^(1/2). So
+    if both factors have several indices of one axis that the result keeps, the bound is raised by half the dimension
+    for each of them but the first. If a factor is an initial tensor, its operator norm gives another bound. The
+    smallest bound is returned.
     """
     coherent = bound_sum(algebra, a, b, out)
     costs = [coherent, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
@@ -173,13 +176,13 @@ def bound_sum(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
 
 def find_saving(algebra: SignalSizes, s: Signal, k: int, other: Signal, out: str) -> int:
-    """Returns how much smaller the bound on a product is than ``bound_sum``, as an exponent of n packed into an
-    integer, if a monomial (``k`` is its id) of the signal ``s`` is multiplied by the signal ``other``.
+    """Returns by how much ``bound_sum``, the bound on a product of signals, can be lowered for one monomial (``k`` is
+    its id) of the signal ``s`` times the signal ``other``. The result is an exponent of n packed into an integer.
 
-    Law: consider the tensors on which ``other`` depends as fixed. Entries of the monomial that differ in an index of
-    some further tensor are then uncorrelated (Wick monomials are normal ordered). So a sum over such an index is a sum
-    of uncorrelated terms, whatever ``other`` is, and its bound is smaller by half the dimension. Indices that are
-    always equal count once.
+    Law: consider the tensors on which ``other`` depends as fixed. If the monomial contains a further tensor, its
+    entries at different values of an index of this tensor are uncorrelated (Wick monomials are normal ordered). So a
+    sum over such an index is a sum of uncorrelated terms, whatever ``other`` is, and its bound is smaller by half the
+    dimension. Indices that are always equal count once.
     """
     if other.depends_on is None:
         return 0
@@ -199,8 +202,8 @@ def _bound_dropped(algebra: SignalSizes, a: Signal, b: Signal, out: str, extra: 
         a: the signal of which the part D was dropped.
         b: the other signal.
         out: the indices of the result.
-        extra: upper bound on rms(a b) / (rms(a) rms(b)), as an exponent of n packed into an integer
-            (``bound_product``).
+        extra: the result of ``bound_product``: an upper bound on rms(a b) / (rms(a) rms(b)), as an exponent of n
+            packed into an integer.
     """
     coherent, rest = bound_sum(algebra, a, b, out), larger_size(b.tail_bound, b.lower_bound)
     largest = None if rest is None else rest + extra

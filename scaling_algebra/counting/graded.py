@@ -27,10 +27,10 @@ _GAP = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the size of a quantity that are valid for all values of the unknown exponents.
+    """Bounds on the size of a quantity that are valid for all values of the unknown exponents. Each bound is a
+    formula: a power of the axes, with a count of each unknown.
 
-    Law: max of ``lower`` <= size <= max of ``upper``. A formula that is in both is exact. If ``upper`` is empty, the
-    quantity is exactly zero.
+    Law: max of ``lower`` <= size <= max of ``upper``. If ``upper`` is empty, the quantity is exactly zero.
 
     Attributes:
         lower: formulas, each of which is a lower bound.
@@ -50,7 +50,8 @@ class GradedSignal(Signal):
     ``n^-b W x`` has the grade {b: 1}. ``terms`` and ``tail_bound`` of the base class are unused.
 
     Attributes:
-        by_grade: maps each grade, stored as one integer, to its part: a signal without the factors n^-b, ...
+        by_grade: maps each grade, stored as one integer, to the part of this grade, from which the factors n^-b, ...
+            that the grade counts are removed.
     """
 
     __slots__ = ("by_grade",)
@@ -150,7 +151,8 @@ class FormAlgebra(Algebra):
         """Multiplies a signal by deterministic factors.
 
         Raises:
-            Exhausted: the size of a factor is not certified, but only bounded, which formulas cannot express.
+            Exhausted: of some factor only an upper bound on the size is known, so that the product has no exact
+                formula.
         """
         if not all(x.certain for x in scalars):
             raise Exhausted
@@ -186,9 +188,10 @@ class FormAlgebra(Algebra):
         return GradedSignal(out, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def bound_grades(self, s: Signal) -> GradeSizes:
-        """Returns, for each way in which unknown exponents occur in a signal (its grades), the size of this part (None
-        if unknown) and an upper bound on it, as exponents of n packed into integers without the unknowns. Parts that
-        are exactly zero have no entry."""
+        """Returns the size of each part of a signal (None if unknown) and an upper bound on it, by grade of the part:
+        by how often each unknown exponent occurs in it. Sizes are exponents of n packed into integers, without the
+        unknowns. Parts that are exactly zero have no entry.
+        """
         sizes = {g: (self.rms(x), self.upper_bound(x)) for g, x in _get_grades(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 

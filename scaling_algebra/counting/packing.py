@@ -61,7 +61,7 @@ class Packing:
             unknowns: how often each unknown exponent occurs in the formula.
 
         Raises:
-            UsageError: the exponent is not a multiple of the smallest representable one.
+            UsageError: the exponent is not a multiple of the smallest exponent that can be stored.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:

@@ -13,8 +13,8 @@ from .signals import Scalar, Signal, larger_size
 
 
 def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
-    """Marks the monomials that two signals have in common as upper bounds only, because they may cancel in later
-    products.
+    """Marks the monomials of ``s`` that the signal ``along`` contains, too: from now on only an upper bound on them
+    counts as known, because they may cancel later.
 
     Args:
         algebra: the algebra.
@@ -22,7 +22,7 @@ def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
         along: the other signal. If it is ``s`` itself, all monomials are marked, dropped ones included.
 
     Returns:
-        ``s``, in which only an upper bound is known of the shared monomials.
+        A copy of ``s`` with these marks.
     """
     terms = dict[int, int]()
     for k, e in s.terms.items():
@@ -35,12 +35,13 @@ def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
 
 
 def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
-    """Replaces the random part of a signal that consists of finitely many numbers (none of its indices grows) by
-    unknown numbers of the same size.
+    """Replaces the random part of a signal none of whose indices grows, and which therefore consists of finitely many
+    numbers, by unknown numbers of the same size.
 
-    Law: the signal consists of a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c)
-    rms(Y) (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each monomial of c Y from above.
-    It is not known which monomials c Y has, so it may cancel any that are no larger (``SignalSizes.is_lower_bound``).
+    Law: let c be these numbers, which are polynomials in Gaussians, and Y any signal. Then rms(c Y) <= C rms(c)
+    rms(Y) with a constant C (Cauchy-Schwarz, then hypercontractivity). So unknown numbers of the size of c give an
+    upper bound on c Y. As the monomials of c Y are unknown, c Y may cancel any other term that is not larger
+    (``SignalSizes.is_lower_bound``).
     """
     plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
     rest = {k: e for k, e in s.terms.items() if k not in plain}
@@ -52,11 +53,11 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
 
 
 def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
-    """Finds a lower bound on the size that ``s`` has left after a random multiple of ``other`` is subtracted, entry by
-    entry.
+    """Finds a lower bound on the size of ``s`` after a random multiple of ``other``, entry by entry, is subtracted
+    from it.
 
     Returns:
-        ``s`` with ``lower_bound`` set to the size of those monomials that cannot be part of such a multiple.
+        A copy of ``s`` with ``lower_bound`` set to the size of those monomials of ``s`` that no such multiple contains.
     """
     removable = select_multiples(algebra, s, other).terms.keys() - other.terms.keys()
     size = algebra.rms(s.replace(terms={k: e for k, e in s.terms.items() if k not in removable}, lower_bound=None))
@@ -66,7 +67,8 @@ def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
 def select_multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
     """Returns the monomials of ``s`` that may belong to a random multiple of the signal ``of``.
 
-    They contain all tensors of some monomial of ``of``: ``A B x`` may be a multiple of ``B x``, but ``A x`` may not.
+    These are the monomials that contain all tensors of some monomial of ``of``: ``A B x`` may be a multiple of ``B
+    x``, but ``A x`` may not.
     """
     names = [Counter(name for name, _ in algebra.kernels[k].leaves) for k in of.terms]
 
@@ -82,11 +84,12 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
     Example: ``s = h + u`` and ``by = h + v`` with ``h`` leading give ``u - v``.
 
-    Law: monomials are linearly independent, with deterministic coefficients. So a projection that maps ``by`` to zero
-    has the same value on ``s`` and on the result, and the result is not parallel to ``by``. If a monomial may stand for
-    a nonlinear function of its leaves, only the linear part is removed, so the monomial stays as an upper bound. So
-    does every other monomial with the same ratio of coefficients in ``s`` and ``by``, since it may cancel, too: nothing
-    is left of ``2 (h + u)`` after its multiple of ``h + u`` is subtracted.
+    Law: monomials are linearly independent, and their coefficients are deterministic. So a projection that maps
+    ``by`` to zero has the same value on ``s`` and on the result, and the result is not parallel to ``by``. If a
+    monomial may stand for a nonlinear function of its tensors, the subtraction removes only the linear part, so the
+    monomial is kept as an upper bound. Another monomial whose coefficients in ``s`` and ``by`` have the same ratio is
+    kept as an upper bound as well, since it may be cancelled, too: nothing is left of ``2 (h + u)`` after twice ``h +
+    u`` is subtracted.
     """
     pivot = _find_pivot(algebra, s, by)
     if pivot is None:
@@ -104,14 +107,18 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
 def may_outgrow(algebra: Algebra, s: Signal, by: Signal) -> bool:
     """Tests whether ``s`` contains the largest monomial of ``by``, with a coefficient at least as large as in ``by``.
-    If ``s`` is the change of ``by``, their sum may then point in the opposite direction."""
+    If so, and if ``s`` is the change of the signal ``by`` in training, the changed signal may point in the opposite
+    direction.
+    """
     pivot = _find_pivot(algebra, s, by)
     return pivot is not None and algebra.exponent(s.terms[pivot]) >= algebra.exponent(by.terms[pivot])
 
 
 def _find_pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
-    """Returns the id of a monomial that is the largest one of ``by`` and occurs in ``s``, too; None if there is none.
-    Of several, only those with the fewest learning rates are considered."""
+    """Returns the id of a monomial that is among the largest of ``by`` and occurs in ``s``, too; None if there is
+    none. If several monomials of ``by`` are equally large, only those with the fewest learning rates are
+    considered.
+    """
     leading = algebra.find_leading(by)
     order = min((algebra.count_rates(by.terms[k]) for k in leading), default=0)
     return next((k for k in leading if k in s.terms and algebra.count_rates(by.terms[k]) == order), None)

@@ -77,8 +77,8 @@ class Budget:
         max_total_nodes: maximum number of search nodes for the size of one quantity.
         keeps_all: True to drop nothing, and to raise ``Exhausted`` for a product that exceeds ``max_nodes``.
         max_doubts: maximum number of monomials of a signal of which only an upper bound is known.
-        bounds_inner_products: True to replace an inner product that a norm removes before training by a bound on its
-            size (``projections.replace_by_bound``).
+        bounds_inner_products: True to replace the inner product of the output of a norm with the gradient there,
+            before training, by numbers of which only the size is known (``projections.replace_by_bound``).
     """
 
     gap: Fraction
@@ -116,8 +116,8 @@ class Signal:
             Indices over which no term sums to zero have no entry.
         lower_bound: lower bound on the root-mean-square, as an exponent of n packed into an integer, if one is known
             from another argument than the size of the monomials; otherwise None.
-        certified_divisors: True if every size that the signal was divided by is certified.
-        doubt_bound: the part of ``tail_bound`` due to dropped monomials that were only upper bounds.
+        certified_divisors: True if the signal was divided only by sizes that are certified, or by none.
+        doubt_bound: upper bound on those dropped terms of which only an upper bound was known; None if there were none.
         depends_on: the initial tensors on which the signal depends, dropped terms included, as a bit mask
             (``KernelStore.tensor_bit``); None if unknown.
         may_be_nonlinear: True if a monomial may stand for a nonlinear function of its tensors, entry by entry.
@@ -185,8 +185,9 @@ class Signal:
         return copy
 
     def derive(self, rule: Rule, *scalars: Scalar, **changes: Any) -> Signal:
-        """Returns a copy with the attributes ``changes``, which records as its origin that the operation ``rule`` was
-        applied to this signal. The copy no longer counts as an initial tensor."""
+        """Returns a copy in which the attributes ``changes`` have new values, and whose ``origin`` says that the
+        operation ``rule`` was applied to this signal. The copy no longer counts as an initial tensor.
+        """
         changes = {"leaf_indices": None, **changes}
         return self.replace(origin=Provenance(rule, (self,), scalars), **changes)
 

@@ -25,8 +25,10 @@ class SignalSizes(KernelStore):
         It is that of the largest monomial, or ``Signal.lower_bound`` if that is larger. Monomials of which only an
         upper bound is known do not count; None if there are no others and no lower bound.
 
-        Law: a monomial has weight 1/2 for each summed index class and -1/2 for each open index that repeats the class
-        of another. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.
+        Law: a monomial with coefficient 1 is the square root of the product of the dimensions of its summed indices,
+        where indices that must be equal count once; each index of the result that must equal another one divides it
+        by the square root of its dimension. Source: the half-weight rule, tested against the Wick sum in
+        tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.lower_bound
         for k, e in s.terms.items():
@@ -54,8 +56,9 @@ class SignalSizes(KernelStore):
         return self.is_lower_bound(s) and complete
 
     def is_lower_bound(self, s: Signal) -> bool:
-        """Tests whether ``rms`` is a lower bound on the size of a signal: it exceeds every term that may cancel it, and
-        the sizes of all divisors are certified."""
+        """Tests whether ``rms`` is a lower bound on the size of a signal: it exceeds every term that may cancel it,
+        and every size by which the signal was divided is certified.
+        """
         lead, doubt = self.rms(s), s.doubt_bound
         for k, e in s.terms.items():
             if self.has_unknown_numbers[k]:
@@ -86,8 +89,8 @@ class SignalSizes(KernelStore):
     def varies_independently(self, s: Signal, other: Signal, index: str) -> bool:
         """Tests whether ``s`` varies along an index independently of ``other``.
 
-        It does if one of its largest monomials contains a tensor with this index that does not have the index in any
-        monomial of ``other``.
+        It does if one of the largest monomials of ``s`` contains a tensor that varies along this index, and this
+        tensor does not vary along it in any monomial of ``other``.
         """
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
@@ -96,14 +99,15 @@ class SignalSizes(KernelStore):
         return bool(names(s, self.find_leading(s)) - names(other, other.terms))
 
     def keeps_all_leading(self, s: Signal) -> bool:
-        """Tests whether the size of a signal is certified and no monomial as large as the signal was dropped."""
+        """Tests whether the size of a signal is certified, and all dropped monomials are smaller than the signal."""
         lead = self.rms(s)
         return s.certified_divisors and (
             s.tail_bound is None or (lead is not None and self.exponent(lead) > self.exponent(s.tail_bound))
         )
 
     def list_exponents(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
-        """Returns the exponents of n of a signal's monomials and of the bounds on the rest, each once, largest first.
+        """Returns the exponents of n of a signal's monomials and of the bounds ``tail_bound`` and ``lower_bound``,
+        each once, largest first.
 
         Returns:
             Pairs (exponent, exact). ``exact`` is False for monomials of which only an upper bound is known, for
@@ -140,8 +144,8 @@ class SignalSizes(KernelStore):
 
     @staticmethod
     def inherit_attributes(s: Signal) -> Signal:
-        """Sets, in place, those attributes of a new sum or product that follow from the signals that were added or
-        multiplied, such as the tensors it depends on.
+        """Sets, in place, those attributes of a new sum or product ``s`` that follow from the signals which were
+        added or multiplied (the operands of its ``origin``), such as the tensors it depends on.
 
         Returns:
             The same signal.
@@ -164,11 +168,11 @@ class SignalSizes(KernelStore):
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
     def supersedes(self, k: int, e: int, other: int) -> bool:
-        """Tests whether the coefficient of a monomial in a sum, ``other``, must be replaced by that of a further term,
-        ``e``.
+        """Tests whether the coefficient ``other`` of a monomial in a sum must be replaced by ``e``, the coefficient
+        of the same monomial in a further term of the sum.
 
-        The larger one is kept. If they are equal and only an upper bound on the monomial is known, the one with fewer
-        learning rates is kept, because it may cancel more.
+        The larger coefficient is kept. If both are equally large and only an upper bound on the monomial is known,
+        the one with fewer learning rates is kept, because it may cancel more terms.
 
         Args:
             k: id of the monomial.
@@ -183,9 +187,9 @@ class SignalSizes(KernelStore):
         """Drops, in place, the monomials of a new signal that the budget does not allow, and adds their size to
         ``tail_bound``.
 
-        A monomial may occur twice: exactly, and as an upper bound on a term that may cancel it. If the bound is at
-        least as large, the exact one is dropped. Cancellation happens order by order in the learning rates, so of
-        equally large ones, an exact monomial with fewer learning rates is kept.
+        A monomial may occur twice: exactly, and as an upper bound on a term that may cancel it. If this bound is at
+        least as large, the exact monomial is dropped. A term cannot cancel one that contains fewer learning rates, so
+        if both are equally large, an exact monomial with fewer learning rates than the bound is kept.
 
         Returns:
             The same signal.
@@ -223,7 +227,8 @@ class SignalSizes(KernelStore):
 
 
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
-    """Tests whether a product may contain the square of a Gaussian tensor's entry: both factors have an index that the
-    product keeps, and may depend on the same tensor."""
+    """Tests whether a product of two signals may contain the square of an entry of a Gaussian tensor. It may if both
+    factors have a common index in ``out``, the indices of the product, and may depend on the same tensor.
+    """
     shared = any(x in a.indices and x in b.indices for x in out)
     return shared and (a.depends_on is None or b.depends_on is None or a.depends_on & b.depends_on != 0)

@@ -32,15 +32,16 @@ sizes."""
 
 @dataclass(slots=True)
 class _SearchResults:
-    """Results of the searches for the product of two monomials, whose indices are connected in a given way. There may
-    be several searches, since each omits monomials that are smaller than the Cauchy-Schwarz bound by more than its
-    *slack*.
+    """Results of the searches for the monomials of one product of two monomials, whose indices are identified and
+    summed in a given way. There may be several searches, since each omits monomials that are smaller than the
+    Cauchy-Schwarz bound on the product by more than its *slack*.
 
     Attributes:
         results: maps the slack of a search to (pairs (monomial, exponent added by coherent sums), upper bound on
             omitted monomials, number of search nodes).
         exceeded_limits: maps a slack to the largest work limit at which a search failed.
-        complete_slack: the smallest slack so far with which nothing was omitted; None if there is none.
+        complete_slack: the smallest slack so far with which a search omitted nothing; None if every search omitted
+            something.
     """
 
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
@@ -49,7 +50,8 @@ class _SearchResults:
 
 
 class Meter:
-    """Counts the work for products of signals on one ray: nodes that searches visit, plus a constant for every product.
+    """Counts the work for products of signals on one ray: states that the searches for monomials of a product visit,
+    plus a constant for every product.
 
     A result from the cache counts as if it were computed, so that the count does not depend on earlier queries.
 
@@ -91,7 +93,9 @@ class Meter:
 
     @contextmanager
     def pause_counting(self) -> Iterator[None]:
-        """Lets the work inside a context go uncounted and unlimited. It is used for results that many queries need."""
+        """Leaves work inside a context uncounted and unlimited. It is used to compute results that many queries
+        need.
+        """
         outer = self.work_done, self.limit
         self.limit = None
         try:
@@ -126,8 +130,9 @@ class KernelStore(Packing):
     """Stores the monomials (products of Gaussian tensors) on one ray by id, with the budget under which products are
     computed. It is the base class of the algebra.
 
-    Indices of axes that do not grow have weight 0 everywhere, so monomials omit them unless they are tracked. Every
-    product of two signals depends on these and the budget alone: earlier computations do not change it.
+    A sum over an index whose axis does not grow changes no exponent of n, so monomials omit such indices unless they
+    are listed in ``tracked``. A product of two signals depends only on these signals and the budget, not on earlier
+    computations.
 
     Args:
         ray: rate of each axis.
@@ -147,13 +152,14 @@ class KernelStore(Packing):
         axes: axis of each index.
         indices: axis of each index that monomials keep.
         half_weights: half the packed exponent of the dimension of each axis.
-        search_half_weights: the same in the small integers of the search for products.
+        search_half_weights: the same exponents, converted to the small integers in which the search for products
+            counts.
         doubt_offset: is subtracted from the coefficient of a monomial of which only an upper bound is known. It is too
             small to change an exponent, but of equally large monomials an exact one comes first.
-        slack_step: exponent of n, packed into an integer, by which the search for a product extends its range if it has
-            found too little.
+        slack_step: exponent of n, packed into an integer, by which a repeated search for the monomials of a product
+            goes further below the Cauchy-Schwarz bound if the search before found none.
         nodes_visited: number of search nodes of all products so far.
-        notes: assumptions beyond counting powers so far, and reasons why something is unknown.
+        notes: the assumptions beyond counting powers that were made so far, and reasons why something is unknown.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Finds the cone of rays on which one formula meets every demand: by cutting planes, proved by convexity.
 
-At a scaling that is linear in the rates every size is a maximum of linear functions of the rates. So the rays on which
-nothing exceeds O(1) form a cone, and it suffices to check the rays that span it.
+All settings are powers of the axes, so the exponent of every size is a maximum of linear functions of the rates of
+the axes. So the rays on which nothing exceeds O(1) form a convex cone, and it suffices to check the rays that span
+it.
 Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``search.py`` (a formula on one ray).
 """
 
@@ -39,16 +40,17 @@ def reach(
 ) -> Cone | None:
     """Finds the cone of rays on which a formula meets every demand, as far as lower bounds on sizes show.
 
-    Returns None if it does so on no ray. ``convexity.cone_holds`` proves the result.
+    Returns None if the formula meets them on no ray. ``convexity.cone_holds`` proves the result, upper bounds included.
 
-    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a spanning ray
-    violates a demand, cut it off by the half-space on which the violating monomial is O(1).
+    Method: start with the cone of all rays, and treat the optimizer as gradient descent (``descent``). While a ray at
+    an edge of the cone violates a demand, intersect the cone with the half-space on which the monomial that is too
+    large there is O(1).
 
     Args:
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
         optimizer: the optimizer that it is for.
         parameterization: the source of the demands.
-        structure: tensors that start at zero or are shared by all experts.
+        structure: which tensors start at zero, and which have the same initial values in all experts.
         ray: the ray on which the formula was found.
         looks: computes sizes on single rays; its cache is shared with the cones of other formulas.
         fixed: axes that do not grow.
@@ -86,7 +88,8 @@ def descent(scaling: Scaling) -> Scaling:
 
     Learning rates are divided by epsilons.
 
-    Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
+    Law: by demand mu-3 epsilon is as large as the gradient. So what the optimizer divides the gradient by has the
+    size of epsilon, and a step has the size of a step of gradient descent with the learning rate divided by epsilon.
     """
     tensors = {
         role: t if t.lr is None or t.eps is None else replace(t, lr=t.lr / t.eps, eps=None)
@@ -132,10 +135,10 @@ def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
 
 
 def _find_wall(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
-    """Finds the boundary of the half-space of rays on which a monomial that is too large on this ray would be O(1).
+    """Finds the half-space of rays on which a monomial that is too large on the ray of ``look`` is O(1).
 
-    It is the largest monomial of a demanded quantity, at the first step where one exceeds O(1). Returns None if no
-    size exceeds O(1).
+    The monomial is the largest one of all demanded quantities after the first number of updates at which any of them
+    exceeds O(1). The half-space is returned as the linear equation of its boundary; None if no quantity exceeds O(1).
 
     Args:
         scaling: the formula.

@@ -25,16 +25,19 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """A cache of analyses of one network: of objects that compute sizes of quantities for a formula on a ray.
+    """A cache of analyses of one network. An analysis computes sizes of quantities for one formula (the powers of all
+    init stds, learning rates, ...) on one ray.
 
-    So cones that share a ray are analysed there once, and all formulas on a ray share intermediate results.
+    A formula that is examined on several cones with a common ray is analysed on this ray once, and all formulas on a
+    ray share intermediate results.
 
     Args:
         network: the network.
         routed: K is an axis of its own, so that rays with K < M are included; otherwise K = M.
 
     Raises:
-        UsageError: the network has divisors or gates of unknown size; these are not linear in the rates.
+        UsageError: the network has functions that may be nonlinear (``nonlinear_functions``), so that sizes are not
+            convex in the rates.
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
@@ -78,12 +81,14 @@ def ray_along(axes: Sequence[str], rates: Sequence[int | Fraction], fixed: Colle
 
 
 def growing(rays: Sequence[Ray]) -> frozenset[str]:
-    """Returns the axes that grow inside the cone spanned by some rays."""
+    """Returns the axes that grow inside the cone spanned by some rays: those that grow on at least one of these."""
     return frozenset(axis for axis in AXES if any(ray[axis] for ray in rays))
 
 
 def normalises(optimizer: Optimizer) -> bool:
-    """Tests whether an optimizer divides by sizes that no epsilon bounds from below."""
+    """Tests whether an optimizer divides the gradient by its size without an epsilon of relevant size in the
+    divisor.
+    """
     return bool(optimizer.normalises) and not optimizer.epsilon
 
 
@@ -99,27 +104,29 @@ def cone_holds(
 ) -> Failure | None:
     """Explains why a formula fails somewhere in the cone spanned by some rays; None if it holds on the whole cone.
 
-    Law: at a scaling that is linear in the rates every size is a maximum of linear functions of the rates, provided
-    that the factors on the gradients before it are linear. So a size is O(1) on the cone if it is on the spanning rays.
-    It equals one of these functions on the whole cone if it does on the spanning rays: 0 for a size that must be
-    Theta(1), a common one for sizes that must be balanced. The divisor of a gradient is such a maximum, too; it is
-    linear on the cone if it equals one function at a ray inside and on the spanning rays. If there is an epsilon, the
-    gradient must not exceed it on the spanning rays, and epsilon must be the size of a monomial of the gradient. On a
-    spanning ray, an axis that grows inside the cone counts as growing. Demands and gradients are examined up to the
-    horizon of the demands, t = 2; the third update uses the gradient at t = 2.
+    Law: all settings are powers of the axes, so their exponents are linear in the rates of the axes. The exponent of
+    every size is then a maximum of linear functions of the rates, provided that learning rate / normaliser (the
+    number by which the optimizer divides the gradient) was linear in all earlier updates. So a size is O(1) on the
+    cone if it is O(1) on the spanning rays. The size equals one of the linear functions on the whole cone if it
+    equals this function on the spanning rays: the function 0 if the size must be Theta(1), and one common function if
+    several sizes must be equal. The normaliser is such a maximum, too. It is linear on the cone if one function gives
+    its value on a ray inside the cone and on the spanning rays. If there is an epsilon, the gradient must not exceed
+    epsilon on the spanning rays, and epsilon must have the size of a monomial of the gradient. An axis that grows
+    inside the cone counts as growing on the spanning rays, too. Demands and gradients are examined up to the last
+    update of the demands, t = 2; the third update uses the gradient at t = 2.
 
     Args:
         scaling: the formula: init stds, learning rates and epsilons as powers of the axes.
         optimizer: the optimizer.
         parameterization: the source of the demands.
         rays: the rays that span the cone.
-        structure: the discrete choices of the formula.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         ahead: number of further updates for which O(1) is examined, too.
         looks: a cache of analyses to share; it determines the network.
         network: the network, if there is no ``looks``.
 
     Raises:
-        UsageError: the network divides or gates by sizes.
+        UsageError: the network has functions that may be nonlinear (``nonlinear_functions``).
     """
     looks = looks or Looks(network)
     demands = parameterization.list_demands(looks.network, structure)
@@ -199,7 +206,9 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 
 
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
-    """Explains why a size that must be Theta(1) or balanced is not given by one monomial on a whole cone.
+    """Explains why a size for which a demand sets a lower bound is not given by one monomial on a whole cone.
+
+    Such a size must be Theta(1), have the size of an epsilon, or equal other sizes.
 
     Args:
         scaling: the formula.

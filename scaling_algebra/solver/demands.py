@@ -100,11 +100,13 @@ class Infeasible(Unsatisfiable):
 
 
 class NotFound(Infeasible):
-    """Raised if the search found no parameterization. This proves nothing by itself; ``prover.prove_missing`` may.
+    """Raised if the search found no parameterization. This does not prove that there is none;
+    ``prover.prove_missing`` may prove it.
 
     Attributes:
         configuration: the network, ray, optimizer and parameterization of the search.
-        failure: the demand that fails without any intervention.
+        failure: the demand that fails without any intervention (a change of which tensors start at zero or alike in
+            all experts, or of which signals are constrained).
     """
 
     def __init__(
@@ -123,7 +125,9 @@ class NotFound(Infeasible):
 
 
 def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
-    """Explains why proofs do not cover a configuration; empty if they do."""
+    """Explains why nothing can be proved of a configuration, such as that its demands have no solution; empty if
+    proofs cover it.
+    """
     if bent := [s for s in nonlinear_functions(network) if not first_power(network, ray, s)]:
         stops = [s for s in bent if s.kind.kind == "stopped"]
         does, by = "stops gradients" if stops else "divides or gates by unknown sizes", [s.out for s in stops or bent]
@@ -140,10 +144,11 @@ def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
 
 
 def first_power(network: Network, ray: Ray, s: Function) -> bool:
-    """Tests whether, while the demands hold, only the first power of a function's argument matters.
+    """Tests whether a function f(x) can be replaced by a multiple of its argument x while the demands hold, since
+    higher powers of x add nothing larger.
 
-    Law: the argument is O(1) by mu-1, and none of its indices grows, so that nothing averages out along them. Then x^p
-    times anything is no larger than x times the same.
+    Law: x is O(1) by demand mu-1. If no axis of x grows, x has finitely many entries, and no sum over them averages
+    out. Then a product with x^p is no larger than the same product with x.
     """
     indices = network.signals[s.out] + s.over
     plain = s.stands_for and not s.kind.gaps and 1 in s.kind.powers
@@ -158,8 +163,8 @@ class Fixing:
     Attributes:
         demand: the demand.
         quantity: the quantity whose size the demand restricts.
-        step: the number of updates after which this size is the largest, or first diverges.
-        form: the monomial that must be Theta(1), as a linear form in the unknowns.
+        step: the number of updates after which this size is the largest, or after which it first exceeds its bound.
+        form: the monomial that must be Theta(1); its exponent is a linear function of the unknown exponents.
     """
 
     demand: Demand
@@ -169,15 +174,16 @@ class Fixing:
 
 
 def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
-    """Tests whether a demand applies to an optimizer: one on an epsilon applies only if the tensor's rule has an
-    epsilon."""
+    """Tests whether a demand applies to an optimizer. A demand on the epsilon of a tensor applies only if the update
+    rule of this tensor has an epsilon; every other demand applies.
+    """
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Checks that the largest known monomials, as lower bounds on sizes, violate no demand.
+    """Checks that the largest monomial found of each quantity, which is a lower bound on its size, violates no demand.
 
-    They are quick to compute and reject most wrong exponents.
+    This check is quick and rejects most wrong exponents.
 
     Raises:
         Infeasible: a demand fails.
@@ -234,7 +240,8 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
     """Reports a demand that fails since the effect of an update is too small at every step up to the horizon.
 
-    Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
+    Law: the effect of an update dW on an input x is a sum of products dW x. By Cauchy-Schwarz it is at most (number
+    of terms) * (size of dW) * (size of x).
 
     Args:
         demand: the demand; any other than one on the effect of an update is ignored.
@@ -289,7 +296,8 @@ def _alike(look: Analysis, demand: Demand) -> bool:
 def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
     """Tests whether a monomial is found that gives one of the quantities exactly this size at one of the steps.
 
-    Monomials of training runs in which only one tensor changes cost the least; they are tried first, for all steps.
+    Monomials of the quantity in training runs in which only one tensor is trained take the least work, so they are
+    tried first, for all steps.
     """
     cheap = (look(name, max(steps), RESTRICTED) for name in demand.quantities)
     return any(x.low == size for x in cheap) or any(
@@ -306,7 +314,7 @@ def look_ahead(demand: Demand, look: Analysis, means: Method = LEAD) -> Failure 
     Args:
         demand: the demand on the quantity.
         look: the analysis.
-        means: how sizes are computed; by default as the largest monomial that is found.
+        means: the method that computes sizes; by default the largest monomial found is taken as a lower bound.
     """
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look(name, demand.horizon + 1, means).lead
@@ -320,7 +328,7 @@ def violation(
 ) -> Failure | None:
     """Explains why a demand fails or is undecided; None if it holds.
 
-    A certain divergence is reported before anything undecided.
+    A quantity that is known to exceed O(1) is reported before any that is undecided.
 
     Args:
         demand: the demand.
@@ -368,9 +376,11 @@ def violation(
 
 
 def _tensor(demand: Demand, quantity: str, network: Network) -> str:
-    """Returns the name of the tensor whose init std, learning rate or epsilon a demand determines.
+    """Returns the role of the tensor that a demand is about: the one whose init std, learning rate or epsilon it
+    determines.
 
-    If it determines none, this is the tensor that computes the signal of ``quantity``; "" if no tensor does.
+    If the demand determines none of these, the result is the tensor in the equation of the signal that the name
+    ``quantity`` begins with (``h2`` of ``h2.change``); "" if that equation has no tensor.
     """
     if (role := demand.fixes.partition(".")[2]) in network.tensors:
         return role
@@ -379,12 +389,12 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
 
 
 def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: OptimizerSpec) -> Level:
-    """Returns how far a solution is proved.
+    """Returns how much of a solution is proved: how many demands there are, and which of them are undecided.
 
     Args:
         demands: all demands that were examined.
-        left: those that stay undecided.
-        optimizer: decides which demands apply (``concerns``).
+        left: those of them that are undecided.
+        optimizer: the optimizer; demands that do not apply to it are not counted (``concerns``).
     """
     asked = [d for d in demands if concerns(d, optimizer)]
     bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
@@ -393,10 +403,11 @@ def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: O
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
-    """Sorts failures, the likeliest cause first; demands that hold (None) are omitted.
+    """Sorts the demands that fail or are undecided, the likeliest cause first; demands that hold (None) are omitted.
 
-    The keys, in this order: known failures before undecided demands, the number of updates, the position of the signal
-    in the forward pass, and demands that determine a parameter before those that do not.
+    Demands that are known to fail come before undecided ones, then earlier updates before later ones, then signals
+    that the forward pass computes earlier, then demands that determine an init std, learning rate, epsilon or
+    multiplier before those that determine none.
     """
     order = {s.out: k for k, s in enumerate(network.statements)}
 
@@ -408,11 +419,12 @@ def causes_first(failures: Mapping[Demand, Failure | None], network: Network) ->
 
 
 def summarise_failures(failures: Sequence[str], where: str) -> list[str]:
-    """Returns the first failure, and a line with the number of the others by desideratum.
+    """Returns the first failure, and one line that counts the others by the name of their demand: ``and 3 more (mu-1
+    2, mu-2 1): WHERE``.
 
     Args:
-        failures: the failures, one line each.
-        where: how to see the others.
+        failures: the failures, one line each, that begins with the name of the demand and a colon.
+        where: a text that says how to see the others.
     """
     others = Counter(line.partition(":")[0] for line in failures[1:])
     listed = ", ".join(f"{name} {k}" for name, k in others.items())
@@ -443,15 +455,15 @@ def diverges(look: Analysis, demand: Demand) -> bool:
 def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
     """Finds the monomial that must become Theta(1), as a linear form in the unknown exponents.
 
-    It is taken at the first step where the quantity diverges, else at the step where it is largest. A divergence feeds
-    every later step, so the earliest one is to be corrected. Returns None if the quantity is exactly zero at every
-    step.
+    It is the largest monomial of the demanded quantity, after the first update at which this exceeds O(1), or else
+    after the update at which it is largest. A signal that is too large makes later updates too large, so the earliest
+    excess is corrected. Returns None if the quantity is exactly zero after every update.
 
     Args:
         look: the analysis.
         demand: the demand on the quantity.
-        meeting: first try monomials that an upper bound proves to be the largest. Without effect where something
-            diverges, as there are no bounds.
+        meeting: first try monomials that an upper bound proves to be the largest. It has no effect if some signal
+            exceeds O(1), since there are no upper bounds then.
 
     Raises:
         Infeasible: nothing is known of the quantity.
@@ -473,9 +485,10 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """Reports the first demand on a quantity of which no monomial is known to be the largest at some step.
+    """Reports the first demand on a quantity for which the engine finds no largest monomial after some number of
+    updates.
 
-    At this step the quantity may be larger than at all others. Returns None if there is no such demand.
+    So the update after which this quantity is largest is unknown. Returns None if there is no such demand.
     """
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
@@ -486,9 +499,10 @@ def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
-    """Finds a monomial of a demanded quantity that is as large as the upper bound for all steps; None if there is none.
+    """Finds a monomial of a demanded quantity that is as large as the upper bound on it, which holds after any number
+    of updates.
 
-    It is then proved to be the largest.
+    The monomial is thereby proved to be the largest. Returns None if none is found.
     """
     uppers = [look.upper(name) for name in demand.quantities]
     top = max((x for x in uppers if x is not None), default=None)
@@ -509,9 +523,10 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
 
 
 def _scale_form(demand: Demand, form: Form) -> Form:
-    """Returns the monomial that a demand requires to be Theta(1), from the largest one of its quantity.
+    """Returns the monomial that a demand requires to be Theta(1).
 
-    It is this monomial itself, or, for a demand of kind ``scale`` on an epsilon ~ n^-d, n^d times the monomial.
+    It is ``form``, the largest monomial of the demanded quantity. A demand of kind ``scale`` requires that an epsilon
+    ~ n^-d has the size of the quantity; for it the result is ``form`` times n^d.
     """
     if demand.kind != "scale":
         return form
@@ -526,9 +541,10 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
     """Returns the demands that stay undecided, after checking that no demand is known to fail.
 
-    A demand is met if an upper bound and a monomial agree. The others are examined step by step. Unless full effort is
-    requested, only the first undecided one is examined again with larger budgets, and after a few all others get the
-    smallest budget only.
+    A demand is proved to be met if an upper bound and a monomial have the demanded size. All other demands are
+    examined update by update. Unless full effort is requested, only the first demand that is undecided then is
+    examined again with larger budgets, and after a few undecided demands the rest is examined with the smallest
+    budget only.
 
     Raises:
         Infeasible: a demand does not hold.
@@ -629,7 +645,7 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
     """Checks by upper bounds alone that no quantity is smaller than a demand requires.
 
     Raises:
-        Infeasible: one is.
+        Infeasible: a quantity is smaller.
     """
     for d in demands:
         if failure := below(d, look):
@@ -637,13 +653,15 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
-    """Checks the demands on parts of sums over experts, in each of which training changes a single tensor at most.
+    """Checks that demands on pieces of sums over experts are decided and met. A piece is the part of the sum to which
+    training contributes the change of one tensor only, or no change (``ExpertSum.pieces``).
 
-    It is stricter than ``left_open``, which accepts undecided demands: all sizes must have upper bounds, and these
-    parts must be decided with a small budget.
+    This is stricter than ``left_open``, which accepts undecided demands: every quantity must have an upper bound, and
+    each piece must be decided with a small budget.
 
     Raises:
-        Infeasible: a part has no upper bound, is smaller than it must be, or is undecided.
+        Infeasible: there are no upper bounds, a quantity is smaller than demanded, or a piece fails its demand or is
+            undecided.
     """
     if look.bounds.why:
         raise Infeasible(look.bounds.why, undecided=True)

@@ -76,11 +76,13 @@ class Derivation(Rendered):
             (an intervention); otherwise None.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         others: structures with as few interventions for which no demand is seen to fail, either.
-        fixed_by: the condition that fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty if nothing
-            was solved.
+        fixed_by: for each unknown exponent (``b.ROLE`` of an init std, ``c.ROLE`` of a learning rate, ``d.ROLE`` of
+            an epsilon, ``alpha`` of the multiplier of a sum over experts) the condition that determines it; empty if
+            nothing was solved.
         unique: True or False if uniqueness was proved or refuted, None if it was not examined.
         unmet: the desiderata that fail with the given exponents, one line each, the earliest first.
-        gauge: name of the gauge in which tensors are shown; ``scaling`` is in the gauge without multipliers.
+        gauge: name of the gauge (the convention for multipliers on tensors) in which tensors are shown; ``scaling``
+            is in the gauge without multipliers.
         assumes: assumptions beyond counting powers: names of ``ASSUMPTIONS``.
         level: how far the numbers are proved; None if they are defined, not derived.
     """
@@ -117,9 +119,10 @@ class Derivation(Rendered):
         return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
 
     def apply_law(self, ray: Ray) -> Scaling | None:
-        """Returns the layer-wise law on a ray, if the powers of this derivation are that law on its own ray; else None.
+        """Returns the settings that follow from the shapes of the tensors (the layer-wise law) on another ray.
 
-        Only networks with norms are examined: there the law is what a search takes, and a search takes seconds.
+        It does so only if the settings of this derivation follow from the shapes on its own ray, and the network has
+        norms, for which a search would take seconds and return these settings. Otherwise returns None.
         """
         if not self.network.norms:
             return None
@@ -235,12 +238,12 @@ class Derivation(Rendered):
 
 @dataclass(frozen=True, repr=False)
 class Signals(Rendered):
-    """Certified exponents of named quantities at t = 0, 1, ..., steps.
+    """Exponents of n of named quantities after t = 0, 1, ..., ``steps`` updates, each certified or undecided.
 
     Attributes:
         derivation: the parameterization.
         steps: the last step.
-        quantities: for each quantity its size at every step.
+        quantities: for each quantity its size after 0, 1, ..., ``steps`` updates.
     """
 
     derivation: Derivation
@@ -322,8 +325,9 @@ def derive(
 
     Raises:
         UsageError: a name is unknown, a ray is invalid, or not exactly one of regime and ray is given.
-        NotFound: an Infeasible; the search found no parameterization for which no desideratum is seen to fail on this
-            ray. The message names the first demand that fails without any intervention.
+        NotFound: the search found no parameterization that meets the demands on this ray, not even up to undecided
+            demands. The message names the first demand that fails without any intervention. It is a subclass of
+            ``Infeasible``.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
@@ -342,7 +346,14 @@ def signals(
     quantities: Sequence[str] | None = None,
     **where: Unpack[ConfigurationOptions],
 ) -> Signals:
-    """Computes the exponent of every named quantity at t = 0 .. steps, each certified exact.
+    """Computes the exponents of n of quantities after t = 0 .. ``steps`` updates. Each is certified exact, or
+    undecided with its reason.
+
+    Arguments that are not listed are those of ``derive``.
+
+    Args:
+        steps: the last number of updates.
+        quantities: names of the quantities, such as ``h2.change``; None for all.
 
     Examples:
         >>> s = signals(regime="III", optimizer="sgd", parameterization="mup")
@@ -365,7 +376,8 @@ def signals(
 def _derive_from_demands(asked: Configuration) -> Derivation:
     """Derives a parameterization from its desiderata.
 
-    A readout init other than the definition's replaces the init of the readouts only.
+    If ``asked`` has another readout init (maximal or zero) than the parameterization's definition, only the init stds
+    of the readouts are changed; all other powers are those of the definition.
     """
     rule = asked.parameterization
     if asked.network.unread:
@@ -519,7 +531,7 @@ def _gauge_reason(network: Network, multiplier: str) -> str:
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
-    """Lists every (role, setting) that has a reason, in reporting order."""
+    """Lists every (role, setting) of a network, such as ``("router", "lr")``, in the order of reports."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
         *(("aggregation", name) for name in (*find_free_multipliers(network), *find_gauges(network))),
@@ -578,7 +590,7 @@ def _borrow_mup(asked: Configuration) -> Derivation:
 
 
 def _define_published(asked: Configuration) -> Derivation:
-    """Returns a parameterization as it is published, without solving."""
+    """Returns a parameterization that a publication defines by a formula, such as SP; no demand is solved."""
     rule, optimizer, network = asked.parameterization, asked.optimizer, asked.network
     if rule.name == "mean-field" and any(x.normalises for x in optimizer.rules):
         raise UsageError(
@@ -606,15 +618,17 @@ def _define_published(asked: Configuration) -> Derivation:
 
 
 def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
-    """Returns the reason "given" for every given number."""
+    """Returns the text "given" as the reason of every number that the user fixed, by (role, setting)."""
     names = (name.rpartition(".") for name, _ in asked.given.items)
     return {(role, last) if role else ("aggregation", name_unknown(last)): "given" for role, _, last in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
-    """Sets the learning rate such that the first step changes the first layer by Theta(1).
+    """Returns the settings with one learning rate for all tensors, so large that the first step changes the first
+    layer by Theta(1).
 
-    All tensors get one epsilon, which no gradient of the first step is below, as the routers paper assumes.
+    All tensors get one epsilon, which is as small as the smallest gradient of the first step, as the routers paper
+    assumes.
     """
     ray, network = asked.ray, asked.network
     if not ray["N"]:

@@ -1,4 +1,5 @@
-"""The layer-wise system of alignment exponents: a readable derivation of the numbers that the solver finds.
+"""Derives init stds and learning rates layer by layer, as the paper does by hand: a readable check of the solver's
+numbers.
 
 Source: MSSP paper, App. I.1.2 (eq. I.3).
 """
@@ -31,21 +32,24 @@ _LEARNED = ("effective", "cross")
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     """Computes init stds, learning rates, epsilons and multipliers layer by layer, from alignments of the solution.
 
-    An alignment is the exponent p or q below by which a sum exceeds one of its terms: 1/2 for independent terms, 1 for
-    terms that agree. It is computed from the sizes that ``look`` gives at the exponents of the solution.
+    A sum of fan_in terms is fan_in^p times as large as one of its terms. The exponent p is the alignment of the sum:
+    1/2 for independent terms, 1 for terms that agree. It is computed from the sizes that ``look`` gives at the
+    exponents of the solution.
 
-    Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
-    fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
-    since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
-    axes grow at one rate, this decides which of them has a power. The solver keeps an entry only if it equals the
-    solution on the ray.
+    Law: let q be the alignment of W_0 dx, and p that of dW x: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p
+    |dW| |x|. These must be Theta(1), and so are x and dx. So the init std is fan_in^-q, and an entry of the update dW
+    is fan_in^-p. An entry of the gradient at a signal is 1 / (number of entries of the signal), since the inner
+    product of this gradient with a Theta(1) change of the signal is Theta(1). Source: MSSP paper, App. I.1.2 (eq.
+    I.3). If several axes grow at the same rate, the exponents on the ray do not show which axis a power belongs to;
+    this law does. The solver uses a power found here only if it equals the solution on the ray.
 
     Args:
         look: the analysis at the exponents of the solution.
         structure: which tensors start at zero or alike, and which signals are free.
 
     Returns:
-        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
+        By unknown, the inverse of each setting as a power of the axes: 1/init std for ``b.ROLE``, 1/learning rate for
+        ``c.ROLE``, 1/epsilon for ``d.ROLE``, and 1/multiplier for a multiplier.
     """
     network, t = look.network, last_step(look.network, structure)
     counts = terms_behind(network, look.ray)
@@ -83,10 +87,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Computes powers of the multipliers, such that the products that contain them change by Theta(1).
+    """Computes 1 / (multiplier) of each multiplier as a power of the axes, such that the product that contains it
+    changes by Theta(1).
 
-    For a sum over experts, only what updates of its tensors contribute must be Theta(1); for any other product of one
-    signal, the whole change.
+    Two kinds of products are examined: sums over experts, of which only the change that updates of its tensors
+    contribute must be Theta(1), and products of one signal without a tensor, of which the whole change must be.
 
     Args:
         look: the analysis, which gives the sizes.
@@ -109,8 +114,8 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Computes powers of the weights of auxiliary losses, such that entries of a loss's gradient at a signal are one
-    over the number of entries of this signal.
+    """Computes the inverse weight of each auxiliary loss, as a power of the axes. The weight is such that each entry
+    of the loss's gradient at a signal is 1 / (number of entries of this signal).
     """
     powers: dict[str, Power] = {}
     for loss, x, g in find_meetings(look.network):
@@ -126,11 +131,11 @@ def _single(statement: Product) -> bool:
 
 
 def _init(look: Analysis, statement: Product, t: int) -> Power | None:
-    """Computes the inverse init std of a tensor, from the alignment of its initial value with the signal change that
-    it propagates.
+    """Computes 1 / (init std) of a tensor W: the factor by which the sum W_0 dx exceeds one of its terms, where dx is
+    the change of the input.
 
-    It is 1 for a tensor that reads the data, which propagates no change. None for a tensor that starts at zero, or if
-    a size is unknown.
+    It is 1 for a tensor whose input is the data, which do not change. Returns None for a tensor that starts at zero,
+    or if a size is unknown.
     """
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
@@ -143,7 +148,8 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
 
 
 def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
-    """Returns the factor by which a sum exceeds one of its terms, as a power of the number of terms.
+    """Returns the factor by which a sum exceeds one of its terms, as a power of the axes that the number of terms
+    depends on.
 
     Example: a sum of N independent terms -> N^(1/2).
 
@@ -200,16 +206,16 @@ def at_full_alignment(
 
     They are a starting point for the solver and assume that updates and signals are fully aligned (the layer-wise law).
 
-    Init stds follow the spectral condition. Learning rates make the entries of an update 1/fan_in; for rules that do
-    not normalise, this assumes that entries of a gradient are 1 / (number of outputs of the tensor). A multiplier of a
-    sum over experts makes it a mean. Layers are counted as separate matrices. The solver then moves every unknown to
-    where its demand holds.
+    Init stds follow the spectral condition. Learning rates are such that each entry of an update is 1/fan_in. For an
+    optimizer that does not normalise gradients, this assumes that each entry of the gradient is 1 / (number of
+    entries of the signal that the tensor computes). A multiplier of a sum over experts makes the sum a mean. Each
+    layer has a matrix of its own. The solver then changes every unknown until its demand holds.
 
-    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, if each expert
-    reads a signal of its own, for that of one expert. If the tensor reads nothing that trains, no change meets it, and
-    std = 1 / sqrt(columns). If it reads weights of a softmax, std is larger by their number. If the size of signals
-    before a mean over experts is not constrained, std is larger by sqrt(experts), so that the mean of independent
-    signals is Theta(1).
+    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns), where the matrix consists of the matrices of all experts,
+    or, if each expert has an input signal of its own, is that of one expert. If the input of the tensor does not
+    change in training, std = 1 / sqrt(columns). If the input consists of softmax weights, std is multiplied by their
+    number. If the size of the signals before a mean over experts is not constrained, std is multiplied by
+    sqrt(experts), so that the mean of independent signals is Theta(1).
     Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning.
 
     Args:
@@ -219,7 +225,8 @@ def at_full_alignment(
         structure: says which signals before a mean over experts are not constrained.
 
     Returns:
-        The powers by unknown (``b.ROLE``, ``c.ROLE``, ``d.ROLE``, multipliers), inverted as in ``Given.held``.
+        By unknown, the inverse of each setting as a power of the axes: 1/init std for ``b.ROLE``, 1/learning rate for
+        ``c.ROLE``, 1/epsilon for ``d.ROLE``, and 1/multiplier for a multiplier.
     """
     powers: dict[str, Power] = {}
     half = Fraction(1, 2)
@@ -244,8 +251,9 @@ def at_full_alignment(
 
 
 def shares(network: Network, ray: Ray, s: Product) -> Power:
-    """Counts the softmax weights that a product sums over, each of which is one over this number; 1 if there are
-    none."""
+    """Counts the softmax weights that a product sums over; 1 if there are none. As they sum to 1, each is taken as 1
+    / (their number).
+    """
     count = Power()
     for x in s.factors:
         made = network.producer(x.name)
@@ -259,8 +267,8 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
 
 
 def shares_read(network: Network, ray: Ray, role: str) -> Power:
-    """Returns the number of softmax weights that a tensor multiplies and sums. If it has several uses, this is the
-    smallest number; 1 for a use without softmax weights.
+    """Returns the number of softmax weights that a product with a tensor sums over, 1 if there are none. If several
+    products contain the tensor, this is the smallest of their numbers.
     """
     counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
     return min(counts, key=lambda x: x.on(ray))
@@ -282,10 +290,10 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
 
 
 def gradient_power(network: Network, statement: Product) -> Power:
-    """Returns 1 / (size of an entry of a tensor's gradient) at full alignment.
+    """Returns 1 / (size of an entry of a tensor's gradient), assuming that all terms of the gradient agree.
 
-    This is the number of entries of the signal that the tensor produces. Gradients of entries that share weights add
-    up, so only indices of the tensor count.
+    This is the number of entries of the signal that the product computes, counted along the indices that the tensor
+    has. Along any other index all entries have the same weights, and their contributions to the gradient add up.
     """
     assert statement.tensor
     return network.size(x for x in network.signals[statement.out] if x in statement.tensor.indices)

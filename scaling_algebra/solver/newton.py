@@ -60,7 +60,7 @@ def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fr
 def make_lazy_start(at: Places) -> dict[str, Fraction]:
     """Returns exponents from which a search may start: variance-preserving init stds and vanishing learning rates.
 
-    At such small rates the largest monomial of every change is of first order in the updates.
+    At such small learning rates the largest monomial of every change contains only one learning rate.
     """
     values = dict.fromkeys(name_unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
@@ -94,9 +94,9 @@ def iterate_newton(
     solution.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         demands: the demands; those that fix an unknown give the equations.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
         held: unknowns that keep their values.
         suspected: demands that are likely to fail; they are examined first, at the solution of gradient descent.
@@ -118,9 +118,9 @@ def newton(
     Returns the analysis at the solution, and for each unknown the condition that determines it.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         demands: the demands; those that fix an unknown give the equations.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         start: first values of all unknowns.
         held: unknowns that keep their values.
         shown: prefer monomials that an upper bound proves to be the largest to those that are the largest known ones.
@@ -173,10 +173,10 @@ def newton(
 
 
 def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
-    """Tests whether quantities that are exactly zero at step ``last`` stay so at every later update.
+    """Tests whether quantities that are exactly zero after ``last`` updates stay zero forever.
 
-    Law: zeros follow from the tensors that are zero. Once an update leaves all of these unchanged, so does every later
-    one.
+    Law: a quantity is exactly zero only because some tensors are zero. If the gradients of all zero tensors vanish at
+    one update, these tensors stay zero, and their gradients vanish at every later update, too.
     """
     zero = structure.zero - look.network.frozen
     for t in range(last):
@@ -205,11 +205,13 @@ def _after_descent(
 ) -> Values:
     """Returns a start for rules with an epsilon: the solution of gradient descent.
 
-    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon ~ n^-d, and training is gradient
-    descent with the learning-rate exponent c - d in place of c. So if gradient descent has no solution, neither has
-    this optimizer. If descent is undecided, its steps may have heavy tails that those of this optimizer do not have. If
-    the user fixes c, c - d depends on d, and descent is solved again until d no longer changes. If the user fixes d,
-    mu-3 need not hold, and the result is merely a start.
+    Law: let c be the exponent of a learning rate, and d that of an epsilon (lr ~ n^-c, epsilon ~ n^-d). If epsilon is
+    as large as the largest gradient (demand mu-3), the optimizer divides every gradient by a number of size n^-d.
+    Training is then gradient descent with the learning-rate exponent c - d in place of c. So if gradient descent has
+    no solution, neither has this optimizer. If the demands are undecided for gradient descent, they may be decided
+    for this optimizer, since its steps need not have the heavy tails (rare, very large entries) of gradient descent.
+    If the user fixes c, c - d depends on d, and gradient descent is solved again until d no longer changes. If the
+    user fixes d, mu-3 need not hold, and the result is only a start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]
@@ -237,8 +239,9 @@ def _after_descent(
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
     """Converts exponents that solve the demands for gradient descent to those for optimizers with an epsilon.
 
-    Epsilons become the largest gradients of training with descent, and c - d takes the value of c. Unknowns with a
-    fixed value keep it.
+    The exponent d of each epsilon becomes that of the tensor's largest gradient in training with gradient descent.
+    The exponent c of the learning rate becomes c + d, so that learning rate / epsilon is the learning rate of
+    gradient descent. Unknowns in ``held`` keep their values.
     """
     values = dict(look.point.values)
     for role in at.epsilons:
@@ -265,13 +268,15 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
-    """Solves the conditions that monomials are Theta(1) for each axis separately.
+    """Solves, for each axis separately, the conditions that monomials are Theta(1).
 
-    The results are powers such as N^-1 M^(1/2); the exponents of n on a ray do not show which axis they come from.
+    So the results are powers of the axes, such as N^-1 M^(1/2). The exponents of n on a ray would not show which axis
+    they come from.
 
     Args:
         forms: the condition that determines each unknown.
-        held: powers of the unknowns that the user fixed, inverted as in ``Given.held``.
+        held: settings that the user fixed, by unknown, each inverted (1/init std, 1/learning rate, ...), as in
+            ``Given.held``.
     """
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]

@@ -37,8 +37,8 @@ class Places:
 
     Attributes:
         last: the analysis at the last point visited.
-        solved: cached solutions without values fixed by the user, by parameterization and structure; None for no
-            solution.
+        solved: cache of the solutions in which the user fixes no value, by parameterization and structure; None where
+            there is no solution.
     """
 
     def __init__(

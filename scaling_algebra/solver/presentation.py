@@ -59,8 +59,9 @@ def add_level(about: str, level: Level | None) -> str:
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """Returns the blocks that say what is not certified, printed below the numbers: the tensors, then the first
-    reasons."""
+    """Returns the blocks that say what is not certified; they are printed below the numbers. They name the tensors or
+    signals concerned, then the first reasons.
+    """
     if level is None or not level.lines:
         return []
     about = [level.concerned] if level.concerned else []
@@ -83,8 +84,8 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
     Args:
         ds: parameterizations of the same network, ray and optimizer.
-        exponents: add the exponents b, c, d of init std, learning rate and epsilon, and a of the multiplier if the
-            gauge has any.
+        exponents: add columns with the exponents of n on the ray: b of the init std, c of the learning rate, d of
+            epsilon, and a of the multiplier on a tensor if there are such multipliers.
     """
     first, *others = ds
     gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())
@@ -106,11 +107,11 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
 
 def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:
-    """Yields role, init std, learning rate and epsilon of every tensor.
+    """Yields role, init std, learning rate and epsilon of every tensor, formatted for a table.
 
     Args:
-        s: the scaling.
-        marked: mark a tied init std.
+        s: the settings.
+        marked: mark the init std of a tensor that starts alike in all experts as tied.
     """
     for role, t in s.tensors.items():
         std: Piece = ZERO if t.init_std is None else t.init_std
@@ -129,7 +130,9 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
 
 
 def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Piece | None], str] = plain) -> list[str]:
-    """Returns the settings of a tensor that differ between two parameterizations, such as ``init std 0``, ``tied``."""
+    """Returns those settings of a tensor in the parameterization ``other`` that differ from those in ``first``, such
+    as ``init std 0`` or ``tied``. ``show`` formats a value.
+    """
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
     return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
@@ -215,7 +218,9 @@ def _notes(d: Derivation) -> list[Piece]:
 
 
 def _ties(ds: Sequence[Derivation]) -> list[str]:
-    """Returns a warning if experts are selected by a router that starts at zero."""
+    """Returns a warning if experts are selected by a router that starts at zero, since all its scores are then equal
+    at first; otherwise an empty list.
+    """
     zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
     selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
     return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
@@ -293,7 +298,9 @@ def _list_axes(axes: Sequence[str]) -> str:
 
 
 def _structure(d: Derivation) -> Iterator[Piece]:
-    """Yields the interventions of a parameterization, and one line that counts the structures that were rejected."""
+    """Yields the interventions of a parameterization (tensors that start at zero or alike, signals that are not
+    constrained), and one line that counts the structures that were rejected.
+    """
     if d.chosen is None:
         return
     title = d.configuration.parameterization.title

@@ -47,7 +47,7 @@ class Solution:
 
     Attributes:
         scaling: powers of the axes.
-        structure: the discrete choices.
+        structure: which tensors start at zero or alike in all experts, and which signals are not constrained.
         fixed_by: the condition that fixes each unknown that is not given; empty for powers that follow from the
             shapes of tensors (the layer-wise law, ``layerwise.py``).
         rejected: structures tried before, each with the demand it failed.
@@ -55,7 +55,8 @@ class Solution:
         others: structures with as few interventions for which no demand is seen to fail, either.
         assumes: assumptions beyond counting powers that the check relies on.
         level: how far the demands are proved to hold.
-        exchanged: True if all powers that are not given were taken from the solution with nothing given.
+        exchanged: True if the search was not repeated with the given powers: all other powers are those of the
+            solution in which the user fixes nothing.
     """
 
     scaling: Scaling
@@ -72,13 +73,14 @@ class Solution:
 def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
     """Finds the solution of a parameterization's demands with the fewest interventions in the structure.
 
-    In a network with norms sizes cannot be counted exactly. A structure is then judged with the powers that follow from
-    the shapes of tensors (the layer-wise law): bounds on sizes refute it, or it is a candidate.
+    In a network with norms sizes cannot be counted exactly. A structure (which tensors start at zero or alike in all
+    experts) is then examined with the powers that follow from the shapes of tensors (the layer-wise law). If bounds
+    on sizes refute a demand, the structure is rejected; otherwise it is a candidate.
 
-    If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
-    layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
-    the rest is solved. If some demands fail then, the structure in which the fewest fail is taken, and they are
-    reported.
+    If no structure has a certified solution, the result is a candidate for which no demand is known to fail: the
+    layer-wise law, or the last point of Newton's method. If exponents are given, the demands that would determine
+    them are dropped and the others are solved. If some of the dropped demands fail at the solution, the structure in
+    which the fewest fail is returned, and the failures are in ``Solution.unmet``.
 
     Args:
         at: makes analyses, which compute sizes, at the exponents that are visited.
@@ -116,7 +118,8 @@ def _search_structures(at: Places, rule: Parameterization, base: Structure) -> S
     fewest undecided demands is returned; the others are listed in the solution.
 
     Raises:
-        Infeasible: the law fails in all of them. This proves nothing, as other powers may meet the demands.
+        Infeasible: in every structure some demand fails. This does not prove that there is no solution, as other
+            powers may meet the demands.
     """
     rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
     structures, begun = Structures(at.network, base, structural=True), at.meter.work_done
@@ -150,10 +153,11 @@ def _search_by_newton(
     near: Sequence[dict[str, Fraction]] = (),
     law: Solution | None = None,
 ) -> Solution:
-    """Solves the demands by Newton's method, in one structure after the other and from one start after the other.
+    """Solves the demands by Newton's method, in one structure after the other, and in each from one starting point
+    after the other, until a solution is found.
 
     Args:
-        at: provides analyses at the points that are visited.
+        at: provides analyses, which compute sizes, at the points (choices of all exponents) that are visited.
         rule: the parameterization.
         base: the structure before any intervention.
         given: given exponents.
@@ -240,7 +244,8 @@ def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> 
 def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
     """Returns the powers that follow from the shapes of tensors, under stricter conditions than ``propose_law``.
 
-    All sizes must have an upper bound, and no part of a sum over experts that one tensor contributes may be undecided.
+    All sizes must have an upper bound, and in every sum over experts the part that one tensor contributes must be
+    decided.
 
     Raises:
         Infeasible: a demand or one of these conditions fails.
@@ -279,8 +284,9 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
     It is used where structures cannot be decided with the optimizer itself. In each structure the powers are those that
     follow from the shapes of tensors; structures in which a demand is known to fail are omitted.
 
-    Law: with epsilon at the largest gradient training with such a rule is gradient descent with the learning rate
-    divided by epsilon. The steps of normalising rules are bounded, so upper bounds decide more sizes.
+    Law: if epsilon is as large as the largest gradient, training with such a rule is gradient descent with the
+    learning rate divided by epsilon. So both have the same structures. The steps of rules that normalise are bounded,
+    so upper bounds decide more of their sizes.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:
@@ -308,7 +314,9 @@ def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | Non
 
 
 def _exchange_given(at: Places, rule: Parameterization, free: Solution, given: Given) -> Solution:
-    """Replaces powers of the solution with nothing given by the given ones, and reports the demands that fail then."""
+    """Replaces powers in the solution ``free``, in which the user fixed nothing, by the given ones, and reports the
+    demands that fail then.
+    """
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
     values = {**find_aligned_start(at), **scaling.point(at.ray).values}
     look = at.analyse_at(structure.point(at.network, values))
@@ -324,8 +332,9 @@ def _make_scaling(
 ) -> Scaling:
     """Makes the settings of all tensors from the powers of the axes that were found for the unknowns.
 
-    If axes grow at the same rate, their powers cannot be told apart on the ray. The powers of the layer-wise system
-    are then used, if they are half-integers and agree with the solution on the ray.
+    If several axes grow at the same rate, the exponents on the ray do not show which axis a power belongs to. The
+    powers from ``layerwise`` are then used, if their exponents are multiples of 1/2 and they have the same size on
+    the ray as the solution.
     """
     values = look.point.values
     for name, power in layerwise(look, structure).items():

@@ -12,15 +12,17 @@ from scaling_algebra.waiting import current_work, describe_work
 class Structures:
     """Iterates over the structures that MSSP may choose (which tensors start at zero or alike, which signals are free).
 
-    It begins with the fewest changes to the base (interventions), and yields each structure once.
+    It begins with the fewest changes to the structure ``base`` (interventions), and yields each structure once.
+    Larger ones are yielded only if smaller ones are rejected (``reject``).
 
-    Law: if a demand on one sum over experts fails, interventions in other sums cannot help. Demands are in the order of
-    the equations, forward before backward, so that the inputs of a sum met their demands before.
+    Law: if a demand on one sum over experts fails, only an intervention at this sum can help. Demands are examined in
+    the order of the equations, those on signals before those on gradients. So when a demand on a sum fails, the
+    demands on the inputs of this sum are met.
 
     Args:
         network: the network.
         base: the structure without interventions.
-        structural: try interventions; otherwise only the base.
+        structural: True to try interventions; False to yield ``base`` only.
     """
 
     def __init__(self, network: Network, base: Structure, structural: bool) -> None:
@@ -44,9 +46,10 @@ class Structures:
             describe_work(before)
 
     def reject(self, structure: Structure, demand: Demand | None) -> None:
-        """Rejects a structure, and adds those with one more intervention to the ones that are tried later.
+        """Rejects a structure, and adds structures with one more intervention to those that are tried later.
 
-        The intervention is in the sum over experts whose demand failed.
+        The further intervention belongs to the sum over experts that the failed ``demand`` is about, or to no sum. If
+        the demand is about no sum, or is None, it may be any intervention.
         """
         chosen = self._level[structure]
         for k, option in enumerate(self.options):

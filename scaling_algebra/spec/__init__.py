@@ -1,1 +1,3 @@
-"""The question: axes, powers, networks, optimizers, desiderata, parameterizations. Data only; computes nothing."""
+"""What users ask about: axes, powers of them, networks, optimizers, desiderata (demands) and parameterizations. These
+modules describe and check the question; they compute no exponents.
+"""

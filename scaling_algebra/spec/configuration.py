@@ -40,7 +40,7 @@ class ConfigurationOptions(TypedDict, total=False):
             below every gradient.
         given: exponents that are fixed, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
             rest is derived.
-        effort: True to continue the search after the first undecided demand, with the largest budgets.
+        effort: True to examine every demand with the largest work limits, also after some demand stays undecided.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
@@ -70,7 +70,7 @@ class Configuration:
         parameterization: the rule for init std and learning rate of the tensors.
         readout_init: ``maximal`` or ``zero``.
         given: exponents that are fixed by the user.
-        effort: True for the largest search budgets.
+        effort: True to examine every demand with the largest work limits.
 
     Examples:
         >>> print(Configuration.of("III", "sgd"))
@@ -116,7 +116,7 @@ class Configuration:
             regime: I, II or III, instead of a ray; or a configuration.
             optimizer: one for all tensors, or one for each: ``"muon+adamw"``, ``{"": "adamw", "hidden": "muon"}``.
             parameterization: its name.
-            where: see ``ConfigurationOptions``.
+            where: further options, which ``ConfigurationOptions`` describes.
 
         Raises:
             UsageError: an unknown name, an invalid ray or one without an axis of the network, not exactly one of regime
@@ -202,8 +202,8 @@ class Configuration:
         """Reads the record that ``as_json`` wrote.
 
         Raises:
-            UsageError: a value in it is wrong.
-            KeyError: it lacks a key.
+            UsageError: a value in the record is wrong.
+            KeyError: the record lacks a key.
         """
         return cls.of(
             record["regime"],
@@ -218,7 +218,9 @@ class Configuration:
 
     @property
     def readout_given(self) -> bool:
-        """True if the user fixed the init std of a readout (``given`` has ``ROLE.init`` for it)."""
+        """True if the user fixed the init std of a readout: ``given`` contains ``ROLE.init`` for the role of a
+        readout.
+        """
         return any(f"{role}.init" in self.given for role in readouts(self.network))
 
     def __repr__(self) -> str:

@@ -54,7 +54,7 @@ class Demand:
         fixes: the unknown exponent that the demand determines, such as ``"b.router"``; empty if it is only checked.
         because: the requirement in words, for reports.
         horizon: T, the number of updates.
-        sum: the output of the sum over experts that the demand is about; empty for none.
+        sum: the signal that the sum over experts computes which the demand is about; empty if it is about none.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Structure:
     readouts: frozenset[str] = field(default=frozenset(), compare=False)
 
     def point(self, network: Network, values: Mapping[str, Fraction]) -> Point:
-        """Returns the exponents b, c, d of all tensors and of the multipliers, with b = None for tensors that start
-        at zero.
+        """Returns the exponents of all tensors (b of the init std, c of the learning rate, d of the epsilon) and of
+        the multipliers, with b = None for tensors that start at zero.
 
         Args:
             network: the network.
@@ -125,11 +125,12 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
 def last_step(network: Network, structure: Structure) -> int:
     """Returns the number of updates T after which every demand must hold.
 
-    Law: T = ``HORIZON``, plus one if the readout starts at zero above a growing number of layers, plus one for each
-    other tensor that starts at zero on the path of a gradient. The first update of a zero readout follows the whole
-    residual stream, to which one layer contributes 1/L. So what a router learns from its own layer becomes the largest
-    part of its update only after the tensors of the layers have moved. Below another zero tensor (B of LoRA) nothing
-    trains until that tensor has moved, by a first gradient that may be smaller than later ones.
+    Law: T = ``HORIZON``, plus one if the readout starts at zero and the number of layers grows, plus one for each
+    other tensor that starts at zero on the path of a gradient. The first update of a zero readout is computed from
+    the sum of all layers' outputs, of which one layer contributes the share 1/L. So what a router learns from its own
+    layer becomes the largest part of its update only after the tensors of the layers have changed. If a gradient must
+    pass another zero tensor (such as B of LoRA), the tensors behind this one do not train until it has changed, and
+    its first gradient may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -141,8 +142,8 @@ def last_step(network: Network, structure: Structure) -> int:
 def _count_zero_tensors(network: Network, zero: frozenset[str]) -> int:
     """Returns the largest number of zero tensors that a gradient must pass to reach a trained tensor.
 
-    Each of them delays this gradient by an update. If several paths lead from the output to the trained tensor, the
-    one with the fewest zero tensors counts.
+    Each zero tensor delays the gradient by one update. If several paths lead from the output to the trained tensor,
+    the path with the fewest zero tensors counts.
 
     Args:
         network: the network.
@@ -187,9 +188,10 @@ def _forward_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _tensor_demands(network: Network, structure: Structure, role: str) -> list[Demand]:
-    """Returns the demands that determine init and learning rate of a tensor.
+    """Returns the demands that determine the init std and the learning rate of a tensor.
 
-    A tensor that starts at zero has none for its init, a frozen tensor none for its learning rate.
+    There is no demand on the init std of a tensor that starts at zero, and none on the learning rate of a tensor that
+    is not trained.
     """
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
     unscaled = tuple(s for s in uses if not any(is_always_unknown(network, m) for m in s.multipliers))
@@ -255,12 +257,14 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """Returns the demands, one of which now determines a multiplier instead of a setting that the user fixed.
+    """Returns the demands, of which one is changed: instead of a setting that the user fixed, it determines
+    ``multiplier``.
 
-    A multiplier and the init std and learning rate of its tensor are redundant (a gauge class): one of them can be
-    chosen freely. By default this is the multiplier, which is 1. If the user fixes another one instead, the demand that
-    would determine it determines the multiplier. If the user fixes several, it is the demand on a learning rate, else
-    on another multiplier, else on an init.
+    A multiplier, the init std and the learning rate of the tensor that it multiplies are redundant: one of them can
+    be chosen freely. By default this is the multiplier, which is 1. If the user fixes one of the other settings
+    instead, the demand that would determine this setting determines the multiplier. If the user fixes several of
+    them, this is the demand on a learning rate; if there is none, that on another multiplier; else that on an init
+    std.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -284,7 +288,7 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
     """Returns the name of the part of a product's output in which the inputs change and its tensor has its initial
     values: ``h2.propagating``.
 
-    If the weight is a product of tensors, all of them have their initial values.
+    If the inputs are multiplied by a product of several tensors, all of these have their initial values.
     """
     (first, *_) = statement.factors
     if statement.out in (x.out for x in find_weight_products(network).get(first.name, ())):
@@ -302,8 +306,8 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
     ``effective`` is the update times the initial input, ``cross`` the update times the change of the input, which is
     omitted if the input does not train. If no tensor of the product is trained, the result is ``("change",)``.
 
-    If the tensor is one factor of a weight that is a product of tensors, the parts are those of the signal that the
-    whole weight computes.
+    If the inputs are multiplied by a product of several tensors, one of which is that of ``statement``, the only part
+    is what the update of this tensor contributes: ``("effective.W",)`` for a tensor W.
     """
     if statement.out in find_weight_products(network) and statement.tensor:
         return (f"effective.{network.tensors[statement.tensor.name].symbol}",)
@@ -314,8 +318,8 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
-    """Formats the inputs of a product for a message, such as ``dh2 data``. Inputs that depend on trained tensors come
-    first; ``d`` marks the change of the first one.
+    """Formats the inputs of a product for a message, such as ``dh2 data`` for the change of ``h2`` times ``data``.
+    Inputs that depend on trained tensors come first; the first one is preceded by ``d`` for its change.
     """
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
@@ -323,10 +327,11 @@ def _describe_changes(network: Network, statement: Product) -> str:
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Returns the demands of MSSP: those of muP, and further ones for every sum over experts.
 
-    Forward: each piece of the sum, in which one tensor or signal changes (``ExpertSum.pieces``), is Theta(1). Backward:
-    the parts of the gradients at the inputs of the experts, at the inputs of their tensors and at the gates have one
-    scale. Pathways: the gradients that come through the experts and through the router contribute to the propagating
-    update of the router at one scale.
+    Forward: each piece of the sum, in which one tensor or signal changes (``ExpertSum.pieces``), is Theta(1).
+    Backward: the gradients at the inputs of the experts, at the inputs of their tensors and at the gates are split
+    into parts (``Adjoint.parts``), and all parts of a gradient have the same size. Pathways: the gradient that comes
+    through the experts and the one that comes through the router contribute equally large terms to the propagating
+    update of the router.
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     demands = _forward_demands(network, structure)
@@ -364,7 +369,9 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _list_finest_parts(gradient: Adjoint) -> tuple[str, ...]:
-    """Names the parts of a gradient in its finest split, that by the initial values and updates of the most tensors."""
+    """Lists the names of those parts of a gradient for which the most tensors are split into initial value and update
+    (``Adjoint.parts``).
+    """
     sizes = {k: len(modes) for k, modes in gradient.parts.items()}
     return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
@@ -376,7 +383,8 @@ class Intervention:
     Attributes:
         field: the field of ``Structure`` that changes.
         names: roles of tensors, or for ``exempt`` names of signals, that are added to this field.
-        sum: the output of the sum over experts whose tensors or signals these are; "" if they belong to none.
+        sum: the signal computed by the sum over experts that these tensors or signals belong to; "" if they belong to
+            none.
     """
 
     field: Literal["zero", "exempt", "tied"]
@@ -391,8 +399,8 @@ class Intervention:
 def list_interventions(network: Network) -> list[Intervention]:
     """Returns the interventions that MSSP may make.
 
-    These are a zero init of a router, no bound on the signals before a sum over experts, and initial values of a tensor
-    that all experts share.
+    There are three kinds: a router starts at zero, the size of the signals before a sum over experts is not
+    constrained, or a tensor has the same initial values in all experts.
     """
     found: list[Intervention] = []
     for e in experts(network):
@@ -409,7 +417,8 @@ def count_interventions(network: Network, structure: Structure) -> int:
 
 
 def enumerate_structures(network: Network, base: Structure) -> list[Structure]:
-    """Returns every structure that MSSP may choose: ``base`` with every subset of interventions, fewest first.
+    """Returns every structure that MSSP may choose: ``base`` with each subset of the network's possible
+    interventions, the smallest subsets first.
 
     Args:
         network: the network.

@@ -40,7 +40,7 @@ def read_registry(
         file: the file name, for messages.
         tables: the content of the file, a table by name.
         kind: the dataclass of an entry; it has a field ``name``.
-        ready: converts a table before it is read.
+        ready: a function that converts each table before it is read into the dataclass.
 
     Raises:
         UsageError: a table is wrong; one line names the file, the table and the key.
@@ -62,7 +62,8 @@ def read_value(kind: Any, value: Any, where: str = "", number: bool = False) -> 
         kind: the annotation.
         value: the value from TOML.
         where: its place, for messages; empty for a whole file.
-        number: True if an integer may stand for a text.
+        number: True to accept an integer as a text, where the annotation requires a text or a type that is parsed
+            from one.
 
     Raises:
         UsageError: the value does not fit; one line.

@@ -17,13 +17,15 @@ from .scaling import TensorScaling
 
 
 def gauge_powers(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
-    """Returns the powers of m that convert the settings of a tensor w to those of W = m w.
+    """Returns the powers of m that convert the settings of a tensor w to those of W = m w, where the number m is a
+    multiplier.
 
-    Example: ``{"init_std": 1, "lr": 2, "eps": -1, "decay": -2}`` for SGD.
+    Example: ``{"init_std": 1, "lr": 2, "eps": -1, "decay": -2}`` for SGD: the learning rate of W is m^2 times that of
+    w.
 
-    Law: the gradient of w is m times that of W, and a change of w changes W by m times as much. A normalised step does
-    not shrink with the gradient, and a relative step grows with w. The product of learning rate and weight decay is
-    unchanged.
+    Law: the gradient of w is m times that of W, and a change of w changes W by m times as much. So the power of the
+    learning rate is 2 for SGD, 1 if the optimizer normalises the gradient, and 0 if steps are relative to the size of
+    w. The product of learning rate and weight decay is unchanged.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
 
     Args:

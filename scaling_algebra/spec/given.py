@@ -91,7 +91,7 @@ class Given:
         return frozenset(n.removesuffix(".lr") for n, power in self.items if power is None and n.endswith(".lr"))
 
     def within(self, network: Network) -> Network:
-        """Returns the network as it is derived with the fixed values.
+        """Returns the network with the changes that the fixed values imply.
 
         Tensors with a fixed learning rate of zero become frozen. If a multiplier and the scale of a tensor are
         redundant (either could absorb the other), the one that the user fixes keeps its value and the other one
@@ -114,16 +114,17 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """Returns a structure in which a tensor whose init is fixed starts at zero if and only if it is fixed to zero.
-        All other choices are those of ``base``.
+        """Returns ``base`` with one change: a tensor whose init std the user fixes starts at zero if it is fixed to
+        zero, and otherwise does not.
         """
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def relax_demands(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
-        """Returns the demands; those on the init of a readout become upper bounds if the user fixes this init.
+        """Returns the demands; one that determines the init std of a readout becomes an upper bound if the user fixes
+        this init std.
 
-        Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between, because
-        its first update makes it as large.
+        Law: muP allows a readout to start at zero as well as with its maximal init std, and so with any init std in
+        between, because the first update makes the readout as large as the maximal one.
         """
         inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
         return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]
@@ -210,7 +211,9 @@ def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
 
 
 def _read_power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
-    """Reads a fixed value and checks that the network has its axes. Returns None for a value of zero."""
+    """Reads the value of a setting that the user fixes, and checks that the network has its axes. Returns None for a
+    value of zero.
+    """
     text = value if isinstance(value, str) else quote_value(value)
     if value is None or text.strip() == "0":
         if not name.endswith((".init", ".lr")):

@@ -27,7 +27,7 @@ class OpenDemand:
         why: the reason why no certificate was found.
         tensor: role of the tensor whose init std, learning rate or epsilon the demand determines; if it determines
             none, of the tensor that computes the signal of ``quantity``; "" if no tensor does.
-        most: largest exponent that the demand allows; None without a limit.
+        most: largest exponent of n that the demand allows for the quantity; None if it sets no upper bound.
         stable: True if the upper bound is proved, so that only the lower one is missing.
     """
 
@@ -56,8 +56,8 @@ class Level:
         open: demands that are undecided; empty if every demand is decided and holds.
         unread: why the equations of a module could not be read, so that its numbers are by shape; "" if they were read.
         failed: number of demands that fail with the values that the user gave.
-        bounded: all demands that require an upper bound, decided or not.
-        learned: all demands that require a lower bound, decided or not.
+        bounded: all demands that set an upper bound on a size, each as one line, whether they are decided or not.
+        learned: all demands that set a lower bound on a size, each as one line, whether they are decided or not.
     """
 
     open: tuple[OpenDemand, ...] = ()
@@ -90,7 +90,9 @@ class Level:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Every obstacle to a certificate, one to a line, to be printed below the numbers."""
+        """One line for each reason why the numbers are not certified, such as an undecided demand. They are printed
+        below the numbers.
+        """
         unread = (f"not certified, by shape: {self.unread}",) if self.unread else ()
         return (*unread, *(f"not certified: {x}" for x in self.open))
 
@@ -146,7 +148,7 @@ CERTIFIED = Level()
 
 
 def level_as_json(level: Level | None) -> dict[str, Any]:
-    """Returns how much of an answer is proved, as a JSON record.
+    """Returns a JSON record that says how much of an answer is proved.
 
     Args:
         level: how much is proved; None for an answer that has no demands.

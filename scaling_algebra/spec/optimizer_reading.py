@@ -30,7 +30,7 @@ def read_optimizers(given: OptimizerInput, network: Network, model: Sequence[Net
     Args:
         given: the optimizers.
         network: the network.
-        model: networks of the model that ``network`` is a part of; tensors of all of them may be named.
+        model: all networks of the model that ``network`` is a part of; ``given`` may name tensors of any of them.
 
     Raises:
         UsageError: an unknown optimizer or tensor, a tensor that is named twice, or no optimizer for the rest.
@@ -130,7 +130,14 @@ def _with_buffers(rules: OptimizerSpec, network: Network) -> OptimizerSpec:
 def _check_blocks(
     networks: Sequence[Network], rest: Optimizer, matrices: Optimizer | None, rules: Mapping[str, Optimizer]
 ) -> None:
-    """Checks that every index in ``per(...)`` is one of the tensor's, or of some tensor's if the rule trains several.
+    """Checks that every index in the suffix ``per(...)`` of an optimizer's name is an index of the tensor that it
+    trains; for a rule of several tensors, an index of any tensor.
+
+    Args:
+        networks: the networks of the model.
+        rest: the rule of the tensors without a rule of their own.
+        matrices: the rule of hidden matrices; None if they have none of their own.
+        rules: the rules of single tensors, by role.
 
     Raises:
         UsageError: an index does not exist.
@@ -163,7 +170,9 @@ def require_single(given: OptimizerInput, what: str) -> Optimizer:
 
 
 def hidden_matrices(network: Network) -> tuple[str, ...]:
-    """Lists the roles of matrices in hidden layers and experts: rows and columns may grow, and it is no router."""
+    """Lists the roles of the matrices of hidden layers and experts: tensors whose rows and columns may both grow,
+    routers excepted.
+    """
     routers = {role for e in experts(network) for role in e.routers}
     return tuple(
         role
@@ -174,7 +183,8 @@ def hidden_matrices(network: Network) -> tuple[str, ...]:
 
 
 def parse_optimizers(given: str | Mapping[str, str]) -> tuple[Optimizer, Optimizer | None, list[tuple[str, Optimizer]]]:
-    """Parses optimizers without a network.
+    """Parses the optimizers of a model, such as ``muon+adamw`` or ``adamw,hidden=muon``, without checking whether the
+    tensors exist.
 
     Returns:
         The rule of the remaining tensors, the rule of hidden matrices (``A`` of ``A+B``, or None), and pairs (name,

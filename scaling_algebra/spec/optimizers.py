@@ -34,8 +34,9 @@ class ShapeFactor:
 
     Attributes:
         about: formula and source.
-        at: the factor of (out, into), as a number.
-        power: the factor of (out, into) on a ray, as a power of the axes.
+        at: a function of the numbers ``out`` and ``into`` that returns the factor.
+        power: a function of ``out`` and ``into``, given as powers of the axes, and the ray, that returns the factor
+            as a power of the axes.
     """
 
     about: str
@@ -83,7 +84,9 @@ FLATTENED = "flattened"
 
 
 class _Rules:
-    """Methods that an optimizer for all tensors and one with a rule for each tensor (``Optimizers``) share."""
+    """Base class of ``Optimizer``, one update rule for all tensors, and ``Optimizers``, a rule for each tensor: the
+    methods that both have.
+    """
 
     name: str
 
@@ -102,12 +105,14 @@ class _Rules:
 
     @property
     def with_descent(self) -> Self:
-        """A copy in which every rule with an epsilon is gradient descent, as if epsilon were the whole normaliser."""
+        """A copy in which every rule with an epsilon is replaced by gradient descent, as which it acts if epsilon is
+        far above the gradient.
+        """
         return self.map_rules(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
     def with_normalisers(self) -> Self:
-        """A copy in which every rule without a normaliser is Adam."""
+        """A copy in which every rule that does not normalise the gradient is replaced by Adam."""
         return self.map_rules(lambda rule: rule if rule.normalises else OPTIMIZERS["adam"])
 
     @property
@@ -135,20 +140,22 @@ class _Rules:
 class Optimizer(_Rules):
     """The rule by which one step turns the gradient of a tensor into its update.
 
-    Law: update = lr * gradient / normaliser, times the size of the tensor for a relative rule. The normaliser is the
-    size of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A
-    rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u|
-    |v|), and the linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the
-    direction is that of the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the
-    accumulated update contains already, so momentum changes no exponent.
+    Law: update = lr * gradient / normaliser, times the size of the tensor if the rule is ``relative``. The normaliser
+    is the size of an entry of the gradient (if the rule divides by a running mean of squares, or takes signs), or the
+    norm of the matrix of one expert (if the rule orthogonalises it). Sizes are counted as if the update had the
+    direction of the gradient, for these reasons. From a gradient u v^T of rank one, signs make sign(u) sign(v)^T, and
+    orthogonalising makes u v^T / (|u| |v|); both have rank one as well. The sign, or another odd function, of
+    Gaussian entries is a multiple of these entries (the first Hermite term) plus a part that is uncorrelated with
+    them. Momentum adds Theta(1) multiples of past gradients, which the sum of all updates contains already, so it
+    changes no exponent.
 
     Attributes:
         name: its name on the command line and in reports.
         torch: the class that ``verify`` trains with: of ``torch.optim``, of ``verify/networks/steppers.py``,
             ``pytorch_optimizer:Class``, or ``FILE.py:Class``; empty if there is none.
         options: keyword arguments of that class.
-        first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
-            divided by it, so that all normalising rules start with the same step.
+        first: size of torch's first step, as a multiple of the learning rate. To let all normalising rules start with
+            the same step, the MoE block is trained with learning rate and epsilon divided by this number.
         normalises: ``entry`` or ``matrix``: the step is divided by the size of an entry or of the matrix; empty for
             none.
         memory: True if the normaliser remembers the largest past gradient (v_t is a running mean of squares).
@@ -216,8 +223,8 @@ class Optimizer(_Rules):
     def entry_count_root(self, network: Network, role: str) -> Power:
         """Returns the square root of the number of entries of one matrix, for a rule that divides by a matrix norm.
 
-        By this factor the norm exceeds the size of an entry. It is 1 for a rule that divides by the size of entries,
-        and for a step relative to the norm of the tensor.
+        The norm of a matrix is this factor times the size of its entries. The result is 1 for a rule that divides by
+        the size of entries, and for a rule whose steps are relative to the norm of the matrix.
         """
         if self.normalises != "matrix" or self.keeps_norm:
             return Power()
@@ -232,16 +239,18 @@ class Optimizer(_Rules):
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def constrains(self, network: Network, role: str) -> bool:
-        """Tests whether the rule rescales a tensor to a given norm after each step (``constraint``).
+        """Tests whether the rule rescales a tensor after each step, so that a norm of it keeps its value
+        (``constraint``).
 
-        It does so only if this norm is taken over at least one index that may grow.
+        Norms over indices that cannot grow do not count.
         """
         return any(network.axes[x] not in FIXED for x in self.constrained_indices(network, role))
 
     def constrained_indices(self, network: Network, role: str) -> str:
-        """Returns the indices of a tensor over which the norm is taken that the constraint of the rule keeps.
+        """Returns the indices of a tensor over which a norm is taken, where the rule rescales the weights after each
+        step so that this norm keeps its value (``constraint``).
 
-        It is empty if the rule has no constraint, which would rescale the weights after each step.
+        The result is empty if the rule has no constraint.
         """
         one = self.matrix(network, role)
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
@@ -279,8 +288,8 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """Name of the assumption under which a step has the size that is derived (``glossary.py``); empty if power
-        counting suffices.
+        """Name of the assumption (``glossary.py``) under which a step of this rule has the size that the engine
+        derives; empty if none is needed.
         """
         if self.normalises == "matrix":
             return "singular-directions"
@@ -295,7 +304,9 @@ class Optimizer(_Rules):
 
     @property
     def whole(self) -> str:
-        """The error message for functions that only support elementwise optimizers; it says why this one is not."""
+        """The error message for functions that support only optimizers which act on each entry by itself; it says
+        that this one does not.
+        """
         why = (
             "its step depends on whole tensors, but only elementwise optimizers are supported here; choose one such "
             "as adam or sgd"
@@ -306,12 +317,14 @@ class Optimizer(_Rules):
         """Returns the exponent of the number by which this rule divides the present gradient; 0 if it does not
         normalise.
 
-        Each exponent, which is a vector, is encoded as one integer (``counting/algebra.py``).
+        Each exponent of n is packed into an integer together with its formula (``counting/packing.py``).
 
         Args:
-            gradients: entry sizes of the gradients so far that are not zero, the present one last.
+            gradients: exponents of the sizes of entries of all gradients so far that are not zero, the present one
+                last.
             epsilon: exponent of Adam's epsilon.
-            entries: exponent of ``entry_count_root`` of the tensor.
+            entries: exponent of ``entry_count_root`` of the tensor, by which a matrix norm exceeds the size of an
+                entry.
         """
         if not self.normalises:
             return 0

@@ -1,7 +1,7 @@
 """Registry of the parameterizations: derived from desiderata, or defined by a publication.
 
 To add one, add a table to ``parameterizations.toml``. Read next: ``desiderata.py`` (the demands),
-``scaling_algebra/solver/derivation.py`` (makes a scaling of an entry).
+``scaling_algebra/solver/derivation.py`` (derives or defines the settings of all tensors from an entry).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Abc:
     lr: Power
 
     def without_multiplier(self, optimizer: Optimizer) -> TensorScaling:
-        """Returns equivalent settings without a multiplier, with an epsilon of Theta(1)."""
+        """Returns settings with multiplier 1 under which the tensor trains the same. Their epsilon is not converted,
+        but set to Theta(1).
+        """
         tensor = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
         return replace(change_multiplier(tensor, Power(), optimizer), eps=Power())
 
@@ -70,7 +72,8 @@ class Parameterization:
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
             layer by Theta(1) (``feature``).
-        borrowed: name of a network. Its muP is applied to all networks of the same family; empty for none.
+        borrowed: name of a network. All networks of the same family get the powers that muP has there, by role; empty
+            if the powers are not taken from another network.
     """
 
     name: str
@@ -86,7 +89,7 @@ class Parameterization:
 
     @property
     def derived(self) -> bool:
-        """True if it is solved from desiderata."""
+        """True if its powers are derived from desiderata, not defined by a formula."""
         return self.demands is not None
 
     def starts(self, network: Network) -> ReadoutInit:
@@ -132,7 +135,7 @@ class Parameterization:
 
         Multipliers on tensors are converted to equivalent init stds and learning rates.
 
-        It has an epsilon of Theta(1) for all tensors, and takes the mean over experts.
+        All tensors have an epsilon of Theta(1), and sums over experts are multiplied by 1/M.
         """
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).without_multiplier(optimizer.of(role)) for role in network.tensors}

@@ -49,9 +49,10 @@ class Scaling:
         return self.multipliers.get("alpha", Power())
 
     def unknown(self, name: str) -> Power:
-        """Returns the power of the axes that an unknown exponent stands for.
+        """Returns the inverse of the setting whose exponent is unknown, as a power of the axes: 1/init std, 1/lr or
+        1/eps of a tensor, or 1/multiplier.
 
-        As exponents count downwards (init std ~ n^-b), this is 1/init std, 1/lr or 1/eps of a tensor, or 1/multiplier.
+        It is inverted because the unknown b is defined by init std ~ n^-b, and the others alike.
 
         Args:
             name: the unknown: ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` or a multiplier.
@@ -63,7 +64,7 @@ class Scaling:
         return 1 / ({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
     def size(self, form: Form) -> Power:
-        """Evaluates a monomial as a power of the axes, with this parameterization's init stds, learning rates etc."""
+        """Returns a monomial in settings as a power of the axes, by inserting the settings of this parameterization."""
         return prod((self.unknown(name) ** count for name, count in form.unknowns), start=form.power)
 
     def point(self, ray: Ray) -> Point:

@@ -29,9 +29,10 @@ def is_trained(network: Network, signal: str) -> bool:
 
 
 def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
-    """Returns the roles of the last tensors on the paths to a signal; if all of them are zero, so is the signal.
+    """Returns the roles of tensors such that the signal is zero if all of them are zero: the last tensors on the
+    paths from the data to the signal.
 
-    Empty if no such tensors are known, as for the input and for the output of a function.
+    The result is empty if there are no such tensors, as for the data and for the output of a function.
     """
     producer = network.producer(signal)
     if isinstance(producer, Sum):
@@ -68,7 +69,7 @@ def count_depth(network: Network) -> int:
 def is_linear(network: Network, function: Function) -> bool:
     """Tests whether a function acts linearly, as relu does on an argument without negative entries.
 
-    It must be homogeneous of degree one, and its argument must not be negative.
+    This is so if f(c x) = c f(x) for every c > 0 and no entry of its argument is negative.
     """
     return function.kind.homogeneous and function.source is not None and _is_nonnegative(network, function.source.name)
 

@@ -9,7 +9,9 @@ from .language import Function, Network, Product, cache_on_network
 
 @cache_on_network
 def find_auxiliary(network: Network) -> frozenset[str]:
-    """Returns the signals that lead to auxiliary losses only, the losses included."""
+    """Returns the signals that are used for auxiliary losses only, not for the output. The losses themselves are
+    among them.
+    """
     found = {*network.losses}
     for s in reversed(network.statements):
         readers = {x.out for x, _ in network.consumers(s.out)}
@@ -26,9 +28,11 @@ def name_weight(network: Network, loss: str) -> str:
 
 @cache_on_network
 def find_selection_inputs(network: Network) -> Mapping[str, Function]:
-    """Maps each signal that a tensor computes and that only reaches a top-K selection to this selection.
+    """Finds the signals that are computed by a tensor and used only for a top-K selection, directly or through other
+    signals. They have no gradient.
 
-    The signal may pass other statements on its way. Such a signal has no gradient.
+    Returns:
+        For each such signal, the selection that it is used for.
     """
     only: dict[str, Function] = {}
     for s in reversed(network.statements):

@@ -66,7 +66,7 @@ def read_network(path: Path | str) -> Network:
     """Reads a network from a TOML file.
 
     Raises:
-        UsageError: it cannot be read; one line that begins with the file's name.
+        UsageError: the file cannot be read, or describes no valid network; the message begins with the file's name.
     """
     file = Path(path)
     text = read_text(file, "give a TOML file with a network", MOST)
@@ -82,7 +82,7 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         name: the name of the network if the text has none.
 
     Raises:
-        UsageError: the text is wrong; one line that begins with the source.
+        UsageError: the text describes no valid network; the message is one line that begins with ``source``.
     """
     try:
         record = parse_toml(text)

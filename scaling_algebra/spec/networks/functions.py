@@ -25,26 +25,28 @@ class FunctionKind:
         torch: the function that ``verify`` calls: its name in ``torch.nn.functional``, or in ``torch``.
         about: one line for users.
         kind: the rule that applies to it (``RULES``):
-            ``gate``: Theta(1) with Theta(1) slope; its initial value is taken as independent of the weights (standing
-            assumption B2 of MSSP paper, J.2).
-            ``entrywise``, ``softmax``: part of the dynamics.
+            ``gate``: its values and slopes are Theta(1), and its initial value is taken as independent of the weights
+            (standing assumption B2 of MSSP paper, J.2).
+            ``entrywise``, ``softmax``: analysed as a polynomial of its argument (``powers``).
             ``norm``: divides by the root-mean-square along ``over``.
             ``centre``: subtracts the mean along ``over``, and does no more.
             ``noise``: has no argument, and is drawn anew at every step.
             ``stopped``: its gradient is zero (stop-gradient).
         powers: powers in its polynomial, by parity class: odd (1, 3); an exactly linear odd part plus an even part (1,
             2); no parity (0 to 3, where 0 is a mean that does not vanish with the argument).
-        bounded: True if, beyond an argument of O(1), its effect is not a power of n.
-        steep: True if, beyond an argument of O(1), its values are not a power of n.
-        homogeneous: True if it is homogeneous of degree one, for an argument of any size.
+        bounded: True if its effect is no power of n where its argument exceeds O(1).
+        steep: True if its values are no powers of n where its argument exceeds O(1).
+        homogeneous: True if f(c x) = c f(x) for every c > 0, for an argument x of any size.
         positive: True if its values are not negative.
         rising: True if its slope is positive wherever it is not zero.
         signed: True if it has the sign of its argument.
-        selects: True for a top-K selection along ``over``: a random mask with a Theta(1) fraction of ones multiplies
-            the value. It is drawn anew when the argument has moved by at least its spread, and is constant in the
-            backward pass (routers paper, App. F).
+        selects: True for a top-K selection along ``over``. The selection is modelled as a random mask of zeros and
+            ones, with a Theta(1) fraction of ones, that multiplies the values. The mask is drawn anew when the
+            argument has changed by at least its spread, and counts as a constant in the backward pass (routers paper,
+            App. F).
         centres: True if a mean along ``over`` is subtracted.
-        spared: True if its argument has no heavy tails, by the assumption ``bounded-logits``.
+        spared: True if the assumption ``bounded-logits`` is made for it: its argument has no heavy tails (entries
+            that are rare and much larger than the others).
     """
 
     name: str

@@ -131,11 +131,11 @@ class _EquationReader:
         axes: axis of each index.
         roles: role of a tensor by its name in the equations.
         equations: the parsed equations.
-        steady: names of the data and the constants.
+        steady: names of the signals that do not train: the data and the constants.
         losses: names of auxiliary losses.
         at: the present equation.
         made_in: for every name on a left side, the number of its equation.
-        first: for every signal and tensor, its indices and the number of the equation that has it first.
+        first: for every signal and tensor, its indices where it occurs first, and the number of this equation.
         kinds: for every name that no equation defines: ``tensor`` or ``multiplier``.
         words: every name that is in use.
         signals: indices of every signal so far.
@@ -269,7 +269,7 @@ class _EquationReader:
         self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), kept)
 
     def _add_function(self, out: str, indices: str, call: FunctionCall) -> None:
-        """Adds a function, and before it the statements for its argument."""
+        """Adds the statement ``out = call``, after the statements that compute the argument of the call."""
         name = call.name
         if FUNCTIONS[name].kind == "noise":
             return self._add(Function(out, name), indices)

@@ -85,9 +85,9 @@ def nonlinear_functions(network: Network) -> list[Function]:
 
 @cache_on_network
 def spread_functions(network: Network) -> tuple[Function, ...]:
-    """Returns the functions that depend on the spread of their argument along an index.
+    """Returns the functions whose output depends on how much the entries of their argument differ along an index.
 
-    These are softmax, selections, and gates of experts.
+    These are softmax functions, top-K selections, and functions along an index of the experts, if they are trained.
     """
     along = (s for s in network.live if s.over)
     return tuple(s for s in along if s.kind.kind == "softmax" or s.kind.selects or network.axes[s.over] == "M")
@@ -97,8 +97,9 @@ def spread_functions(network: Network) -> tuple[Function, ...]:
 def count_multiplicity(network: Network) -> Mapping[str, int]:
     """Returns, for each index, the largest number of factors of one product that have this index.
 
-    Factors of nested products count, a function counts as its argument, and the output of a tensor as one factor. Names
-    that are used for the same index of a signal or tensor count as one index.
+    A factor that is itself a product is counted as its factors, the output of a function as its argument, and the
+    output of a product with a tensor as one factor. Different names for the same index of a signal or tensor count as
+    one index.
     """
     held_by: dict[str, dict[str, int]] = {}
     most, alike = dict.fromkeys(network.indices, 1), {x: {x} for x in network.indices}
@@ -120,14 +121,17 @@ def count_multiplicity(network: Network) -> Mapping[str, int]:
 
 
 def reads_normed(network: Network, function: Function) -> bool:
-    """Tests whether a function's argument is computed, entry by entry, from the output of a norm along the same
-    index."""
+    """Tests whether the argument of a function depends on the output of a norm and still has the index along which
+    that norm acts.
+    """
     return function.source is not None and bool(_normed_signals(network).get(function.source.name))
 
 
 @cache_on_network
 def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
-    """Returns, for each signal, the positions of its indices along which it depends on the output of a norm."""
+    """Returns, for each signal, the positions of those of its indices along which a norm acted on the signals that it
+    is computed from.
+    """
     found: dict[str, frozenset[int]] = {}
     for s in network.statements:
         indices = {x.indices[at] for x in s.inputs for at in found.get(x.name, ())}
@@ -139,8 +143,9 @@ def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
 def balanced_indices(network: Network, statement: Product, k: int) -> str:
     """Returns the indices along which the mean of the gradient at a gate is no larger than its fluctuation.
 
-    Law: for x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0. If the
-    gate has a mean, this excludes a constant part.
+    Law: if a norm is applied to x = sum_i gate_i h_i, the gradient at x is orthogonal to x, so sum_i gate_i
+    df/dgate_i = 0. If the mean of gate_i over i is not zero, df/dgate_i can then not be a number that is the same for
+    all i plus something smaller.
 
     Args:
         network: the network.

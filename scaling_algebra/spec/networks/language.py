@@ -124,12 +124,12 @@ class Function:
 
     @property
     def held(self) -> bool:
-        """True for a gate whose initial value is taken as independent of the weights."""
+        """True for a gate that is held fixed: its initial value is taken as independent of the weights."""
         return self.kind.kind == "gate"
 
     @property
     def masks(self) -> bool:
-        """True for a mere selection, whose values are 0 and 1 and which has no gradient."""
+        """True for a top-K selection that returns only the mask: its values are 0 and 1, and it has no gradient."""
         return self.kind.selects and self.kind.powers == {0}
 
     @property
@@ -157,8 +157,8 @@ class Network:
         axes: axis of each index.
         signals: indices of each signal; ``data`` is the input.
         statements: the equations.
-        beside: index names of other networks, with their axes, if signals of those networks are combined with signals
-            of this one.
+        beside: axes by index name of other networks, if signals of those networks are combined with signals of this
+            one.
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that the user fixes, so that redundant multipliers become
             unknowns (``multipliers.py``).
         frozen: roles of tensors that are not trained.
@@ -289,7 +289,7 @@ class Network:
 
     @cached_property
     def known(self) -> dict[Hashable, Any]:
-        """Cache of ``cache_on_network``: results of functions of this network."""
+        """The cache in which ``cache_on_network`` stores the results of functions for this network."""
         return {}
 
     @cached_property

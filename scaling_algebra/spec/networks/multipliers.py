@@ -31,7 +31,7 @@ def find_free_multipliers(network: Network) -> tuple[str, ...]:
 def find_gauges(network: Network) -> tuple[str, ...]:
     """Returns the multipliers that stay 1, since a change of a tensor's init std and learning rate can replace them.
 
-    A multiplier is none of them if the user fixes it, or the settings that could absorb it (``Network.held``).
+    A multiplier is not among them if the user fixes it, or fixes the settings that could replace it (``Network.held``).
     """
     held = (x if x in network.multipliers else _name_scale(x.rpartition(".")[0]) for x in sorted(network.held))
     return _choose_gauges(network, held)
@@ -44,7 +44,7 @@ def find_default_gauges(network: Network) -> tuple[str, ...]:
 
 
 def is_always_unknown(network: Network, multiplier: str) -> bool:
-    """Tests whether a multiplier is an unknown whatever the user fixes."""
+    """Tests whether a multiplier is an unknown whatever the user fixes, since no tensor can replace it."""
     return multiplier not in find_default_gauges(network) and multiplier != SHARE
 
 
@@ -62,8 +62,8 @@ def hold_names(network: Network, names: Iterable[str]) -> Network:
 
     Args:
         network: the network.
-        names: multipliers, ``ROLE.init`` and ``ROLE.lr``. Settings of a tensor without a multiplier are ignored, since
-            they can absorb none.
+        names: multipliers, ``ROLE.init`` and ``ROLE.lr``. Settings of a tensor that no multiplier multiplies are
+            ignored, since they can replace no multiplier.
     """
     if not find_default_gauges(network):
         return network
@@ -75,9 +75,10 @@ def hold_names(network: Network, names: Iterable[str]) -> Network:
 def _choose_gauges(network: Network, held: Iterable[str]) -> tuple[str, ...]:
     """Returns the multipliers that stay 1, in order of appearance.
 
-    Factors can be moved between multipliers and tensors without a change of any product. Each setting in ``held``,
-    whose value is given, uses up one such freedom if any is left. Then each multiplier in turn does so; those that
-    find a freedom left stay 1.
+    A number can be moved from a multiplier to a tensor, or back, without a change of any product; each independent
+    way to do so is one free choice. Each setting in ``held``, whose value is given, uses up one free choice if one is
+    left that concerns it. Then each multiplier in turn does the same; the multipliers that use up a free choice stay
+    1.
     """
     space: list[dict[str, Fraction]] = []
     for s in network.statements:
@@ -97,7 +98,9 @@ def _name_scale(role: str) -> str:
 
 
 def _add_if_independent(space: list[dict[str, Fraction]], row: dict[str, Fraction]) -> bool:
-    """Appends a row to a reduced basis if it is independent of it (Gaussian elimination), and returns whether it is."""
+    """Appends a row to ``space``, a list of linearly independent rows, if the row is independent of them (Gaussian
+    elimination). Returns whether it is.
+    """
     for other in space:
         first = next(iter(other))
         if factor := row.get(first, Fraction(0)):

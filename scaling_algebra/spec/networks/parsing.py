@@ -18,7 +18,7 @@ DEEP = 50
 
 @dataclass(frozen=True)
 class NamedTerm:
-    """A name with its indices as written. They are None if it has no brackets."""
+    """A name in an equation, with its indices as written; the indices are None if no brackets follow the name."""
 
     name: str
     indices: str | None
@@ -100,7 +100,7 @@ def parse_equation(number: int, text: str) -> Equation:
 
 
 class _Unreadable(Exception):
-    """The text does not fit the grammar at the reader's position."""
+    """Raised if the text does not fit the grammar at the position that the reader has reached."""
 
 
 class _TokenReader:

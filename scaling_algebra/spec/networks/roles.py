@@ -40,8 +40,8 @@ def matrix_shape(network: Network, role: str, flattened: bool = False, per: str 
     """Returns which indices of a tensor a matrix optimizer takes as rows and columns, and which count separate
     matrices.
 
-    By default every expert of every layer has a matrix of its own. If every channel has a kernel of fixed size, the
-    kernels are the rows of one matrix.
+    By default every expert of every layer has a matrix of its own. If every channel has a convolution kernel of fixed
+    size, the kernels are the rows of one matrix.
 
     Args:
         network: the network.
@@ -62,7 +62,8 @@ def matrix_shape(network: Network, role: str, flattened: bool = False, per: str 
 
 
 def readouts(network: Network) -> tuple[str, ...]:
-    """Returns the roles of the trained tensors that make the output and nothing else. They may start at zero.
+    """Returns the roles of the readouts: the trained tensors that compute the output and no other signal. They may
+    start at zero.
 
     A tensor that multiplies the output but reads no trained signal, such as a temperature, is no readout if there is
     another one that does: with both at zero no gradient would reach either.
@@ -117,7 +118,8 @@ class Adjoint:
     Attributes:
         name: its name in reports, such as ``g3i`` for the gradient at ``h3i``.
         signal: the signal.
-        via: the signal through whose statement the gradient flows; empty for the sum over all paths.
+        via: if not empty, only the part of the gradient is meant that comes through the equation of this signal;
+            empty for the whole gradient.
         parts: the parts into which it splits: for each suffix of the name, whether a tensor enters the part with its
             initial value (``init``) or its change (``update``): ``{"init-update": {"expert_out": "init", ...}}``.
     """
@@ -205,8 +207,8 @@ def name_pathways(network: Network, signal: str) -> dict[str, str]:
 
 
 def find_forks(network: Network, signal: str) -> tuple[str, ...]:
-    """Returns the names of the paths on which a signal reaches experts and their router; empty unless it
-    reaches both.
+    """Returns the names of the paths (``name_pathways``) on which a signal is used by experts or by their router;
+    empty unless it is used by both.
     """
     paths = {path: _find_kind(network, via) for path, via in name_pathways(network, signal).items()}
     return tuple(x for x, kind in paths.items() if kind) if {"expert", "router"} <= {*paths.values()} else ()
@@ -219,7 +221,7 @@ def _find_kind(network: Network, signal: str) -> str:
 
 
 def _find_ends(network: Network, signal: str, e: ExpertSum) -> set[str]:
-    """Follows a signal up to the next sums over experts.
+    """Follows a signal through the equations that use it, up to the next sums over experts.
 
     Returns:
         How the signal enters the sum ``e``: ``router`` (as a gate), ``expert`` (as a term), both, or neither.
@@ -241,8 +243,7 @@ def _tensors_on_path(network: Network, statement: Statement, k: int) -> tuple[st
 
     Returns:
         At most ``MANY`` roles, since a gradient with so many tensors on its path is not split; empty if the path
-        forks or
-        contains one of them twice.
+        forks or contains one of them twice.
     """
     tensors = _tensors_of_factor(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
@@ -253,8 +254,9 @@ def _tensors_on_path(network: Network, statement: Statement, k: int) -> tuple[st
 
 
 def _tensors_of_factor(network: Network, statement: Product, k: int) -> tuple[str, ...]:
-    """Returns the tensors that multiply the k-th factor of a product: its own tensor, or, if the factor is a gate,
-    those of the signal that it weighs. Empty if the product expands to several terms.
+    """Returns the tensors that multiply the k-th factor of a product: the tensor of the product, or, if the factor is
+    a gate, the tensors that compute the signal which it weighs. Empty if the expanded product (``expand_product``)
+    has several terms.
     """
     terms = expand_product(network, statement, without=k)
     return tuple(x.name for x in terms[0].tensors) if len(terms) == 1 else ()

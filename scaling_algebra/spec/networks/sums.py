@@ -25,9 +25,9 @@ class ExpertSum:
         routers: last tensors on the paths to the gates.
         entering: signals without an expert index that experts read and that depend on trained tensors.
         body: signals that the experts compute, in the order of the equations.
-        inner: tensors of the experts that are followed by others.
+        inner: tensors of the experts after which another tensor of the expert acts.
         outer: tensors of the experts that act last.
-        last: signals between the outer tensors and the sum.
+        last: signals that are computed after the outer tensors and before the sum.
     """
 
     aggregation: Product
@@ -60,10 +60,11 @@ class ExpertSum:
 
     @property
     def pieces(self) -> Mapping[str, str]:
-        """The pieces of the sum, as the name of each with the only tensor or signal that training changes in it.
+        """The pieces of the sum: name -> the only tensor or signal that has changed in this piece, while everything
+        else has its initial value.
 
-        ``A1``: nothing changes; ``A2.1``, ``A2.2``, ...: first each entering signal, then each inner tensor; ``A3``:
-        the outer tensor, or ``A3.1``, ``A3.2``, ... if there are several.
+        ``A1``: nothing has changed; ``A2.1``, ``A2.2``, ...: first each entering signal, then each inner tensor;
+        ``A3``: the outer tensor, or ``A3.1``, ``A3.2``, ... if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
         """
         if not self.tensors:

@@ -61,7 +61,7 @@ def expand_product(network: Network, statement: Product, without: int | None = N
 
 @cache_on_network
 def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
-    """Finds tensors that are multiplied entry by entry and together are one weight.
+    """Finds products of tensors, entry by entry, that together act as one weight matrix.
 
     Example: for ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
 
