@@ -437,10 +437,9 @@ class RestrictedRuns:
         which the quantity depends and whose argument may outgrow its initial size.
 
         Law: if the argument of a norm outgrows its initial size, its change is the largest term for any positive
-            constant
-        of the learning rate. So a run in which this argument does not train is not a limit of the full run. These norms
-        matter after one update: for a signal, those in its own forward pass; for an update, none, since it was
-        computed from initial values; for gradients, and for everything after more updates, all norms.
+        constant of the learning rate. So a run in which this argument does not train is not a limit of the full run.
+        These norms matter after one update: for a signal, those in its own forward pass; for an update, none, since
+        it was computed from initial values; for gradients, and for everything after more updates, all norms.
         """
         analysis, norms, quantity = self.whole, find_changed_norms(self.whole.bounds), self.whole.table[name]
         if not t or not norms:

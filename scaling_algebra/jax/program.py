@@ -153,7 +153,7 @@ class Inliner(Patterns):
         return carry + [self.add_step("stack", {}, x, [(length, *self.shapes[x[0]])])[0] for x in stacks]
 
     def take_layer(self, number: int, k: int) -> int:
-        """Return the number of one slice of a stacked value. All scans that read the slice share it."""
+        """Return the id of slice ``k`` of the stacked value with the id ``number``. All scans share this slice."""
         if (number, k) not in self.slices:
             (made,) = self.add_step("layer", {"at": k}, [number], [self.shapes[number][1:]])
             self.slices[number, k] = made

@@ -156,11 +156,9 @@ class Muon(Stacks):
 class NorMuon(Muon):
     """Muon whose steps have rows of equal size, and the same norm as Muon's own step.
 
-    Law: UV^T is Muon's step, the momentum with all singular values set to about 1. Row k of it is divided by the root
-        of a
-    running mean of its mean square; then the matrix is rescaled to the norm of UV^T. Source: Li et al. (2025), and
-    their
-    code at e5aaaf42.
+    Law: UV^T is Muon's step, the momentum with all singular values set to about 1. Each of its rows is divided by the
+    root of a running mean of the row's mean square; then the matrix is rescaled to the norm of UV^T. Source: Li et al.
+    (2025), and their code at e5aaaf42.
     """
 
     beta2 = 0.95

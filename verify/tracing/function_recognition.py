@@ -357,8 +357,8 @@ class KnownFunctions:
 
     @cache  # noqa: B019 - the cache lives as long as the recordings
     def _is_readable(self, number: int) -> bool:
-        """Tests whether equations can express a tensor, since each call that computes it has a rule or is part of a
-        recognised function.
+        """Tests whether equations can express the tensor with the id ``number``. They can if each call that computes it
+        has a rule or is part of a recognised function.
         """
         if number not in self.tree.producer or number not in self.tree.parent:
             return True
