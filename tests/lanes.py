@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests" / "durations.json"
 LANES = ("check", "test", "measure")
 MEASURE = Path(__file__).resolve().parent / "measure"
-FAST = 0.6
+FAST = 0.5
 """CPU seconds a test of `check` may take."""
 LISTED = 0.5
 """CPU seconds from which a test is listed by name; what is not listed is held to `FAST` when it runs in `check`."""
