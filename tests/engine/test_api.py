@@ -36,7 +36,7 @@ REFUSED = [
     ("cannot read the rate", lambda: Ray.parse("N;1")),
     ("each name once", lambda: Ray.parse("N=1,N=1,M=1,N_e=1")),
     ("no quantity named", lambda: signals("I", quantities=["h9"])),
-    ("either", lambda: Configuration.of("I", network=MINE, architecture="mlp")),
+    ("leave out one of them", lambda: Configuration.of("I", network=MINE, architecture="mlp")),
     ("no architecture named", lambda: Configuration.of("I", network="mpl")),
     ("give yours another name", lambda: Configuration.of("I", network=MOE_NAMED)),
     ("N_e (expert width); give it, for example N_e=0", lambda: Configuration.of(ray="N=1", architecture="bottleneck")),
